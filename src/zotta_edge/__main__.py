@@ -1,0 +1,59 @@
+"""`zotta-edge`: the entry of the command line."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from zotta_edge import __version__
+from zotta_edge.errors import ZottaError
+
+COMMANDS = ("export", "calibrate", "inspect", "adapt", "corrupt")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; 0 success, 1 failure with a one-line error, 2 usage."""
+    args = _parser().parse_args(arguments)
+    try:
+        return int(args.run(args))
+    except (ZottaError, MemoryError, OSError) as error:
+        print(f"zotta-edge: error: {_one_line(error)}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("zotta-edge: interrupted", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="zotta-edge",
+        description="Quantized image classifiers that keep adapting on the device, "
+        "with forward passes only.",
+    )
+    parser.add_argument("--version", action="version", version=f"zotta-edge {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for name in COMMANDS:
+        module = import_module(f"zotta_edge.cli.{name}")
+        command = commands.add_parser(
+            name,
+            help=module.HELP.splitlines()[0],
+            description=module.HELP,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.configure(command)
+        command.set_defaults(run=module.run)
+    return parser
+
+
+def _one_line(error: BaseException) -> str:
+    if isinstance(error, BrokenPipeError):
+        # The reader went away (`| head`): leave nothing for the interpreter to flush into it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, MemoryError):
+        return "out of memory: try a smaller --batch-size"
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+if __name__ == "__main__":
+    sys.exit(main())

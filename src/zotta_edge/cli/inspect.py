@@ -1,0 +1,11 @@
+"""placeholder, replaced by its owner"""
+import argparse
+
+HELP = "inspect"
+
+
+def configure(parser: argparse.ArgumentParser) -> None: ...
+
+
+def run(args: argparse.Namespace) -> int:
+    return 0

@@ -1,0 +1,254 @@
+"""The model file: what an adaptable ONNX file says about itself.
+
+Everything stands in `metadata_props`, under keys that start with `zotta.`, so that ONNX Runtime
+alone can read it (`session.get_modelmeta().custom_metadata_map`). Small things are JSON; arrays are
+base64 of little-endian numbers.
+"""
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zotta_edge.errors import ZottaError
+
+FORMAT_VERSION = 1
+IMAGE = "image"  # the input
+LOGITS = "logits"  # the output; features follow it
+EMBEDDING = "embedding"  # what the classifier head reads, [batch, D]
+
+Floats = NDArray[np.float32]
+Kind = Literal["tokens", "map"]  # [batch, token, channel] or [batch, channel, height, width]
+Precision = Literal["int8", "fp8", "fp32"]
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """From an RGB uint8 image to the network's input: resize, centre crop, (x / 255 - mean) / std.
+
+    An image that already has the input's size is neither resized nor cropped.
+    """
+
+    height: int
+    width: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    resize: int | None = None  # shorter side before the crop; None: straight to height x width
+    interpolation: Literal["bicubic", "bilinear", "area"] = "bilinear"
+    layout: Literal["NCHW", "NHWC"] = "NCHW"
+
+    @property
+    def channels(self) -> int:
+        return len(self.mean)  # 1: a grey model
+
+
+@dataclass(frozen=True)
+class Norm:
+    """One normalization whose scale and shift are inputs of the graph."""
+
+    name: str
+    channels: int
+    kind: Kind
+
+    @property
+    def scale(self) -> str:
+        return f"{self.name}.scale"
+
+    @property
+    def shift(self) -> str:
+        return f"{self.name}.shift"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """One affine for the whole batch; the first axis may also be the batch."""
+        return (1, 1, self.channels) if self.kind == "tokens" else (1, self.channels, 1, 1)
+
+    @property
+    def parameters(self) -> int:
+        return 2 * self.channels
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A transformer block or a residual stage: its norms, and the tensor that leaves it."""
+
+    name: str
+    feature: str  # output of the graph: the pooled feature, [batch, channels]
+    tensor: str  # the tensor inside the graph that `feature` is the mean of
+    kind: Kind
+    channels: int
+    norms: tuple[Norm, ...]
+
+    @property
+    def parameters(self) -> int:
+        return sum(norm.parameters for norm in self.norms)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How the weights and activations were quantized, and for which machine."""
+
+    precision: Precision
+    scheme: str  # one line for a person: "dynamic per-channel S8, 7-bit weights"
+    target: str  # avx2, vnni, arm64
+    machine: str  # CPU on which the checks below were made
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The source domain as the quantized model sees it, and the layers chosen from it."""
+
+    mean: tuple[Floats, ...]  # mu_l^S, one vector a layer
+    std: tuple[Floats, ...]  # sigma_l^S
+    chosen: tuple[int, ...]  # indices into `layers`
+    purity: tuple[float, ...]  # P_l; empty when the layers were given or chosen by another rule
+    samples: int  # N images behind the statistics
+    rule: str
+    tau: float
+    seed: int
+    source: str  # fingerprint of the source images
+    ood: str  # fingerprint of the OOD images, or how they were made
+    seconds: float
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """All that an adaptable model file says about itself."""
+
+    preprocessing: Preprocessing
+    layers: tuple[Layer, ...]
+    recipe: Recipe
+    affines: Mapping[str, Floats]  # input name -> source value, in its declared shape
+    classes: int
+    checks: Mapping[str, float] = field(default_factory=dict)
+    labels: tuple[str, ...] = ()
+    calibration: Calibration | None = None
+
+    @property
+    def norms(self) -> tuple[Norm, ...]:
+        return tuple(norm for layer in self.layers for norm in layer.norms)
+
+    @property
+    def chosen(self) -> tuple[int, ...]:
+        return self.calibration.chosen if self.calibration else ()
+
+    def with_calibration(self, calibration: Calibration | None) -> "ModelInfo":
+        return replace(self, calibration=calibration)
+
+
+def to_metadata(info: ModelInfo) -> dict[str, str]:
+    """`metadata_props` of a model file; the reverse of `from_metadata`."""
+    flat = np.concatenate([np.ravel(info.affines[name]) for name in _affine_names(info.layers)])
+    entries: dict[str, Any] = {
+        "zotta.format": FORMAT_VERSION,
+        "zotta.preprocessing": asdict(info.preprocessing),
+        "zotta.layers": [asdict(layer) for layer in info.layers],
+        "zotta.recipe": asdict(info.recipe),
+        "zotta.classes": info.classes,
+        "zotta.checks": dict(info.checks),
+        "zotta.labels": list(info.labels),
+    }
+    metadata = {key: json.dumps(value, separators=(",", ":")) for key, value in entries.items()}
+    metadata["zotta.affines"] = _encode(flat)
+    if info.calibration:
+        metadata |= _calibration_to_metadata(info.calibration)
+    return metadata
+
+
+def from_metadata(metadata: Mapping[str, str], path: object = "the file") -> ModelInfo:
+    """Read `metadata_props`; refuse, with a reason, what this version does not understand."""
+    if "zotta.format" not in metadata:
+        raise ZottaError(
+            f"{path} was not made by zotta-edge: make an adaptable file with "
+            f"`zotta-edge export {path} -o adaptable.onnx`"
+        )
+    if metadata["zotta.format"] != str(FORMAT_VERSION):
+        raise ZottaError(
+            f"{path} has format {metadata['zotta.format']}, this version reads {FORMAT_VERSION}: "
+            "export it again, or install the matching zotta-edge"
+        )
+    try:
+        return _parse(metadata)
+    except (KeyError, ValueError, TypeError, binascii.Error) as error:
+        raise ZottaError(
+            f"{path} is damaged ({type(error).__name__}: {error}): export it again"
+        ) from error
+
+
+def _parse(metadata: Mapping[str, str]) -> ModelInfo:
+    def entry(key: str) -> Any:
+        return json.loads(metadata[f"zotta.{key}"])
+
+    layers = tuple(_layer(item) for item in entry("layers"))
+    preprocessing = entry("preprocessing")
+    preprocessing |= {key: tuple(preprocessing[key]) for key in ("mean", "std")}
+    return ModelInfo(
+        preprocessing=Preprocessing(**preprocessing),
+        layers=layers,
+        recipe=Recipe(**entry("recipe")),
+        affines=_split_affines(layers, _decode(metadata["zotta.affines"])),
+        classes=int(entry("classes")),
+        checks=entry("checks"),
+        labels=tuple(entry("labels")),
+        calibration=_calibration(metadata, layers) if "zotta.calibration" in metadata else None,
+    )
+
+
+def _layer(item: dict[str, Any]) -> Layer:
+    return Layer(**(item | {"norms": tuple(Norm(**norm) for norm in item["norms"])}))
+
+
+def _affine_names(layers: tuple[Layer, ...]) -> list[str]:
+    return [name for layer in layers for norm in layer.norms for name in (norm.scale, norm.shift)]
+
+
+def _split_affines(layers: tuple[Layer, ...], flat: Floats) -> dict[str, Floats]:
+    norms = [norm for layer in layers for norm in layer.norms for _ in range(2)]
+    ends = np.cumsum([norm.channels for norm in norms])
+    if len(flat) != (ends[-1] if norms else 0):
+        raise ValueError(f"{len(flat)} affine values for {len(norms) // 2} norms")
+    parts = np.split(flat, ends[:-1])
+    names = _affine_names(layers)
+    return {
+        name: part.reshape(norm.shape) for name, norm, part in zip(names, norms, parts, strict=True)
+    }
+
+
+def _calibration_to_metadata(calibration: Calibration) -> dict[str, str]:
+    plain = asdict(replace(calibration, mean=(), std=()))
+    del plain["mean"], plain["std"]
+    return {
+        "zotta.calibration": json.dumps(plain, separators=(",", ":")),
+        "zotta.statistics": _encode(np.concatenate([*calibration.mean, *calibration.std])),
+    }
+
+
+def _calibration(metadata: Mapping[str, str], layers: tuple[Layer, ...]) -> Calibration:
+    plain = json.loads(metadata["zotta.calibration"])
+    flat = _decode(metadata["zotta.statistics"])
+    channels = [layer.channels for layer in layers]
+    if len(flat) != 2 * sum(channels):
+        raise ValueError(f"{len(flat)} statistics for {2 * sum(channels)} channels")
+    if any(not 0 <= index < len(layers) for index in plain["chosen"]):
+        raise ValueError(f"chosen layers {plain['chosen']} of {len(layers)}")
+    parts = np.split(flat, np.cumsum(channels * 2)[:-1])
+    return Calibration(
+        mean=tuple(parts[: len(layers)]),
+        std=tuple(parts[len(layers) :]),
+        chosen=tuple(plain.pop("chosen")),
+        purity=tuple(plain.pop("purity")),
+        **plain,
+    )
+
+
+def _encode(values: NDArray[Any]) -> str:
+    return base64.b64encode(np.ascontiguousarray(values, dtype="<f4").tobytes()).decode("ascii")
+
+
+def _decode(text: str) -> Floats:
+    return np.frombuffer(base64.b64decode(text, validate=True), dtype="<f4").astype(np.float32)
