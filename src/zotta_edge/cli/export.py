@@ -1,11 +1,133 @@
-"""placeholder, replaced by its owner"""
+"""`zotta-edge export`"""
+
 import argparse
+import sys
+from pathlib import Path
 
-HELP = "export"
+from zotta_edge.errors import ZottaError
+
+HELP = """Turn an fp32 classifier into one adaptable ONNX file
+
+SOURCE is one of
+  model.onnx                  any fp32 ONNX classifier with norm layers, from any exporter
+  vit_tiny_patch16_224        an architecture of zotta-edge (--list shows them), with --weights
+  package.module:factory      a function that returns a torch module, with or without --weights
+  timm:NAME                   a timm model with its own weights, where timm is installed
+
+The file that comes out runs in any ONNX tool with `image` alone; on top of that, the scale and
+shift of every norm are inputs, and the pooled feature of every layer is an output. Before it is
+put in place it is checked: same logits as the source, every affine alive, quantized logits close
+to fp32 ones at the source affines and at perturbed ones.
+
+  zotta-edge export deit_tiny.onnx -o deit_int8.onnx --preprocessing imagenet --data photos/
+"""
+
+PRESETS = {  # mean, std on the 0..1 scale
+    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "half": ((0.5,), (0.5,)),
+    "none": ((0.0,), (1.0,)),
+}
 
 
-def configure(parser: argparse.ArgumentParser) -> None: ...
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("source", metavar="SOURCE", nargs="?", help="what to export (see above)")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="the .onnx to write")
+    parser.add_argument("--list", action="store_true", help="list the named architectures")
+    parser.add_argument(
+        "--precision", choices=("int8", "fp8", "fp32"), default="int8", help="default: int8"
+    )
+    parser.add_argument(
+        "--target",
+        choices=("auto", "avx2", "vnni", "arm64"),
+        default="auto",
+        help="the CPU that will run the model; auto: this one. AVX2 without VNNI saturates on "
+        "8-bit weights, so it gets 7-bit ones",
+    )
+    parser.add_argument("--weights", type=Path, metavar="FILE", help="a .pth or .safetensors")
+    parser.add_argument(
+        "--random-weights", action="store_true", help="seeded random weights instead of --weights"
+    )
+    parser.add_argument(
+        "--data", metavar="DIR", help="images for the checks, and for recipes that need them"
+    )
+    parser.add_argument("--labels", type=Path, metavar="FILE", help="class names, one a line")
+    parser.add_argument(
+        "--layers",
+        metavar="REGEX",
+        help=r"group norms into layers by what this matches in their names, e.g. 'blocks\.\d+'",
+    )
+    group = parser.add_argument_group(
+        "preprocessing", "(pixel / 255 - mean) / std after resize and centre crop"
+    )
+    group.add_argument("--preprocessing", choices=sorted(PRESETS), help="a usual mean and std")
+    group.add_argument("--mean", metavar="R,G,B", help="e.g. 0.485,0.456,0.406")
+    group.add_argument("--std", metavar="R,G,B", help="e.g. 0.229,0.224,0.225")
+    group.add_argument("--size", metavar="N|HxW", help="input size, where the source leaves it open")
+    group.add_argument("--resize", type=int, metavar="N", help="shorter side before the crop")
+    group.add_argument("--interpolation", choices=("bicubic", "bilinear", "area"))
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.list:
+        from zotta_edge.models.registry import ARCHITECTURES
+
+        print("\n".join(ARCHITECTURES))
+        return 0
+    if args.source is None or args.output is None:
+        raise ZottaError("export needs SOURCE and -o FILE: see `zotta-edge export --help`")
+    from zotta_edge.export.inspect import checks_table, summary
+    from zotta_edge.export.pipeline import ExportOptions, export_model
+
+    options = ExportOptions(
+        precision=args.precision,
+        target=args.target,
+        weights=args.weights,
+        random_weights=args.random_weights,
+        data=args.data,
+        labels=_labels(args.labels),
+        layers=args.layers,
+        size=_size(args.size),
+        resize=args.resize,
+        interpolation=args.interpolation,
+        **_statistics(args),
+    )
+    info = export_model(args.source, args.output, options, say=_say)
+    print(summary(args.output, info))
+    print(checks_table(info))
     return 0
+
+
+def _say(message: str) -> None:
+    print(message, file=sys.stderr)
+
+
+def _statistics(args: argparse.Namespace) -> dict[str, tuple[float, ...] | None]:
+    mean, std = PRESETS.get(args.preprocessing, (None, None))
+    return {"mean": _floats(args.mean, "--mean") or mean, "std": _floats(args.std, "--std") or std}
+
+
+def _floats(text: str | None, flag: str) -> tuple[float, ...] | None:
+    if text is None:
+        return None
+    try:
+        return tuple(float(part) for part in text.replace(",", " ").split())
+    except ValueError as error:
+        raise ZottaError(f"{flag} {text!r} is no list of numbers such as 0.5,0.5,0.5") from error
+
+
+def _size(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    parts = text.lower().split("x")
+    if len(parts) > 2 or not all(part.isdigit() and int(part) for part in parts):
+        raise ZottaError(f"--size {text!r} is no size such as 224 or 224x320")
+    return int(parts[0]), int(parts[-1])
+
+
+def _labels(path: Path | None) -> tuple[str, ...]:
+    if path is None:
+        return ()
+    try:
+        return tuple(line.strip() for line in path.read_text("utf-8").splitlines() if line.strip())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ZottaError(f"cannot read the labels in {path}: {error}") from error

@@ -1,0 +1,33 @@
+# The README's commands. A fresh machine needs Python 3.11, pip, make and git.
+PYTHON ?= python3
+PIP = -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: run test lint clean
+
+run: .venv-run/ready  ## adapt the embedded model to a corrupted stream (device dependencies only)
+	.venv-run/bin/zotta-edge adapt
+
+test: .venv-test/ready lint  ## linters, types and every test
+	.venv-test/bin/pytest
+
+lint: .venv-test/ready
+	.venv-test/bin/ruff check .
+	.venv-test/bin/ruff format --check .
+	.venv-test/bin/mypy -p zotta_edge
+	.venv-test/bin/lint-imports
+
+# Both install the package itself, not a link to the checkout: what is tested is what is shipped.
+SOURCES = $(shell git ls-files export runtime calibration models src) pyproject.toml constraints.txt
+
+.venv-run/ready: $(SOURCES)
+	$(PYTHON) -m venv .venv-run
+	.venv-run/bin/python $(PIP) .
+	touch $@
+
+.venv-test/ready: $(SOURCES)
+	$(PYTHON) -m venv .venv-test
+	.venv-test/bin/python $(PIP) '.[export,serve,bench,dev]'
+	touch $@
+
+clean:
+	rm -rf .venv-run .venv-test build dist *.egg-info

@@ -1,0 +1,163 @@
+"""The self-check: nothing is put in place that was not seen to work.
+
+Run on the machine that exports; `zotta-edge inspect --check` repeats the quantized part on the
+device, where the same integers may saturate (see `export/target.py`).
+"""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+
+from zotta_edge.errors import ZottaError
+from zotta_edge.format import IMAGE, LOGITS, Floats, ModelInfo, Preprocessing
+from zotta_edge.runtime.session import open_session
+
+SOURCE_TOLERANCE = 1e-4  # largest logit difference of the adaptable fp32 graph from its source
+PERTURBATION = 0.25  # how far affines are moved, relative to the mean |scale| of their norm
+MIN_COSINE = 0.98  # of quantized logits with fp32 logits at the source affines
+MIN_COSINE_PERTURBED = 0.95
+_SAMPLES = 8
+
+
+def check_images(preprocessing: Preprocessing, images: Floats | None, seed: int = 0) -> Floats:
+    """A few inputs for the checks: the user's own images, or noise where there are none."""
+    if images is not None:
+        return images[:_SAMPLES]
+    size = (preprocessing.height, preprocessing.width)
+    shape = (
+        (preprocessing.channels, *size)
+        if preprocessing.layout == "NCHW"
+        else (*size, preprocessing.channels)
+    )
+    return np.random.default_rng(seed).standard_normal((_SAMPLES, *shape), dtype=np.float32)
+
+
+def check_adaptable(
+    source: onnx.ModelProto, adaptable: onnx.ModelProto, info: ModelInfo, images: Floats
+) -> dict[str, float]:
+    """The adaptable fp32 graph equals its source, and each of its affines is alive, per sample."""
+    original, session = _open(source), _open(adaptable)
+    expected = _run_any(original, images)
+    difference = float(np.abs(_logits(session, images) - expected).max())
+    if not difference <= SOURCE_TOLERANCE * max(1.0, float(np.abs(expected).max()) / 10):
+        raise ZottaError(
+            f"self-check failed: the adaptable graph differs from its source by {difference:.2g} "
+            f"(at most {SOURCE_TOLERANCE:g}): nothing was written; please report this model"
+        )
+    _check_every_affine(session, info, images[:1])
+    return {
+        "source_difference": difference,
+        "per_sample_difference": _per_sample_difference(session, info, images),
+    }
+
+
+def check_quantized(
+    adaptable: onnx.ModelProto, quantized: onnx.ModelProto, info: ModelInfo, images: Floats
+) -> dict[str, float]:
+    """Quantized logits follow fp32's, at the source affines and at perturbed ones."""
+    reference, session = _open(adaptable), _open(quantized)
+    moved = perturbed(info.affines, PERTURBATION, np.random.default_rng(0))
+    checks = {}
+    for suffix, affines, least in (
+        ("", {}, MIN_COSINE),
+        ("_perturbed", moved, MIN_COSINE_PERTURBED),
+    ):
+        expected = _logits(reference, images, affines)
+        got = _logits(session, images, affines)
+        cosine = _cosine(expected, got)
+        if not cosine >= least:
+            raise ZottaError(
+                f"self-check failed: {info.recipe.precision} logits have cosine {cosine:.3f} with "
+                f"fp32 at {'perturbed' if suffix else 'the source'} affines (at least {least}): "
+                "nothing was written; try --data with real images, another --target, or "
+                "--precision fp32"
+            )
+        checks[f"cosine{suffix}"] = cosine
+        checks[f"top1_agreement{suffix}"] = float((expected.argmax(1) == got.argmax(1)).mean())
+    return checks
+
+
+def perturbed(
+    affines: Mapping[str, Floats], size: float, rng: np.random.Generator
+) -> dict[str, Floats]:
+    """Gaussian steps of `size` times the norm's mean |scale|, on scales and shifts alike."""
+    moved = {}
+    for name, value in affines.items():
+        scale = affines[name.removesuffix(".shift") + ".scale"] if name.endswith(".shift") else value
+        step = size * max(float(np.abs(scale).mean()), 1e-3)
+        moved[name] = value + step * rng.standard_normal(value.shape, dtype=np.float32)
+    return moved
+
+
+def _check_every_affine(session: ort.InferenceSession, info: ModelInfo, image: Floats) -> None:
+    """Sample j of a batch carries a step on affine j alone, so a pass tests many of them."""
+    names = list(info.affines)
+    moved = perturbed(info.affines, PERTURBATION, np.random.default_rng(1))
+    dead: list[str] = []
+    for group in _chunks(names, _SAMPLES):
+        batch = np.repeat(image, len(group) + 1, axis=0)  # the last sample stays at the source
+        feeds = {}
+        for index, name in enumerate(group):
+            feeds[name] = np.repeat(info.affines[name], len(batch), axis=0)
+            feeds[name][index] = moved[name][0]
+        logits = _logits(session, batch, feeds)
+        dead += [n for i, n in enumerate(group) if np.array_equal(logits[i], logits[-1])]
+    if dead:
+        raise ZottaError(
+            f"self-check failed: {', '.join(dead[:3])}{' ...' if len(dead) > 3 else ''} do not "
+            "change the logits: nothing was written; please report this model"
+        )
+
+
+def _per_sample_difference(
+    session: ort.InferenceSession, info: ModelInfo, images: Floats
+) -> float:
+    """One affine per sample in a batch equals as many single-sample runs."""
+    images = images[:2]
+    rng = np.random.default_rng(2)
+    each = [perturbed(info.affines, PERTURBATION, rng) for _ in images]
+    together = _logits(
+        session, images, {name: np.concatenate([m[name] for m in each]) for name in info.affines}
+    )
+    alone = np.concatenate(
+        [_logits(session, images[i : i + 1], moved) for i, moved in enumerate(each)]
+    )
+    difference = float(np.abs(together - alone).max())
+    if not difference <= SOURCE_TOLERANCE * max(1.0, float(np.abs(alone).max())):
+        raise ZottaError(
+            f"self-check failed: per-sample affines differ from single runs by {difference:.2g}: "
+            "nothing was written; please report this model"
+        )
+    return difference
+
+
+def _open(model: onnx.ModelProto) -> ort.InferenceSession:
+    return open_session(model.SerializeToString())
+
+
+def _logits(
+    session: ort.InferenceSession, images: Floats, affines: Mapping[str, Floats] | None = None
+) -> Floats:
+    logits: Floats = session.run([LOGITS], {IMAGE: images, **(affines or {})})[0]
+    return logits
+
+
+def _run_any(session: ort.InferenceSession, images: Floats) -> Floats:
+    """The source's own names and, where its batch is fixed, its own batch size."""
+    source = session.get_inputs()[0]
+    size = source.shape[0] if isinstance(source.shape[0], int) else len(images)
+    runs = [session.run(None, {source.name: part})[0] for part in _chunks(images, size)]
+    return np.concatenate(runs)
+
+
+def _cosine(a: Floats, b: Floats) -> float:
+    """Mean over the samples of the cosine of their logits, each centred over the classes."""
+    a, b = a - a.mean(1, keepdims=True), b - b.mean(1, keepdims=True)
+    return float(((a * b).sum(1) / (np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1))).mean())
+
+
+def _chunks(items, size: int) -> Iterator:  # type: ignore[no-untyped-def, type-arg]
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
