@@ -23,8 +23,16 @@ LOGITS = "logits"  # the output; features follow it
 EMBEDDING = "embedding"  # what the classifier head reads, [batch, D]
 
 Floats = NDArray[np.float32]
-Kind = Literal["tokens", "map"]  # [batch, token, channel] or [batch, channel, height, width]
+Kind = Literal["tokens", "map", "nhwc", "vector"]  # see _AFFINE_AXES
 Precision = Literal["int8", "fp8", "fp32"]
+
+# Shape of an affine, -1 for the channels: it broadcasts over the tensor that the kind stands for.
+_AFFINE_AXES: dict[Kind, tuple[int, ...]] = {
+    "tokens": (1, 1, -1),  # [batch, token, channel]
+    "map": (1, -1, 1, 1),  # [batch, channel, height, width]
+    "nhwc": (1, 1, 1, -1),  # [batch, height, width, channel]
+    "vector": (1, -1),  # [batch, channel]
+}
 
 
 @dataclass(frozen=True)
@@ -66,7 +74,7 @@ class Norm:
     @property
     def shape(self) -> tuple[int, ...]:
         """One affine for the whole batch; the first axis may also be the batch."""
-        return (1, 1, self.channels) if self.kind == "tokens" else (1, self.channels, 1, 1)
+        return tuple(self.channels if axis < 0 else axis for axis in _AFFINE_AXES[self.kind])
 
     @property
     def parameters(self) -> int:

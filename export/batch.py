@@ -1,0 +1,137 @@
+"""Free a batch size that the exporter wrote into the graph."""
+
+import numpy as np
+import onnx
+from onnx import NodeProto, helper
+
+from zotta_edge.errors import ZottaError
+from zotta_edge.export.graph import (
+    Array,
+    Graph,
+    Shape,
+    attribute,
+    first_line,
+    open_session,
+    run_shapes,
+)
+from zotta_edge.format import IMAGE, LOGITS
+
+_TOLERANCE = 1e-3  # relative; a batch that mixes its samples is off by far more
+
+
+def free_batch(model: onnx.ModelProto, image: Shape) -> None:
+    """Make the first axis of `image` free; a graph in which that is impossible is an error."""
+    dimension = model.graph.input[0].type.tensor_type.shape.dim[0]
+    fixed = dimension.dim_value
+    if not fixed:
+        return
+    pixels = np.random.default_rng(0).standard_normal((2 * fixed, *image), dtype=np.float32)
+    halves = (pixels[:fixed], pixels[fixed:])
+    session = open_session(model)
+    expected = np.concatenate([session.run([LOGITS], {IMAGE: half})[0] for half in halves])
+    _rewrite(model, run_shapes(model, IMAGE, image, (fixed,))[0], fixed)
+    dimension.dim_param = "batch"
+    _declare_output_batch(model)
+    _check(model, pixels, expected, fixed)
+
+
+def _check(model: onnx.ModelProto, pixels: Array, expected: Array, fixed: int) -> None:
+    try:
+        logits = open_session(model).run([LOGITS], {IMAGE: pixels})[0]
+        same = logits.shape == expected.shape and np.allclose(
+            logits, expected, rtol=_TOLERANCE, atol=_TOLERANCE * float(np.abs(expected).max())
+        )
+        reason = "the samples of a larger batch would mix"
+    except Exception as error:
+        same, reason = False, first_line(error)
+    if not same:
+        raise ZottaError(
+            f"the batch size {fixed} is fixed inside the graph ({reason}): export it again with a "
+            'dynamic batch axis, such as torch.onnx.export(..., dynamic_axes={"image": {0: "b"}})'
+        )
+
+
+def _declare_output_batch(model: onnx.ModelProto) -> None:
+    for value in model.graph.output:
+        if value.type.tensor_type.shape.dim:
+            value.type.tensor_type.shape.dim[0].dim_param = "batch"
+
+
+def _rewrite(model: onnx.ModelProto, shapes: dict[str, Shape], fixed: int) -> None:
+    graph = Graph(model)
+    dependent = graph.image_dependent(IMAGE)
+    axes = _batch_axes(graph, shapes, dependent)
+    for node in list(graph.nodes):
+        data = [name for name in node.input if name in axes]
+        if not data:
+            continue
+        if node.op_type == "Reshape" and graph.constant(node.input[1]) is not None:
+            _free_reshape(graph, node, shapes, axes[node.input[0]])
+        elif node.op_type == "Concat" and len(data) < len(node.input):
+            _free_concat(graph, node, shapes, dependent, axes[data[0]])
+    graph.finish()
+
+
+def _batch_axes(graph: Graph, shapes: dict[str, Shape], dependent: set[str]) -> dict[str, int]:
+    """Where each image-dependent tensor has its batch: attention often moves it to axis 1."""
+    axes = {IMAGE: 0}
+    for node in graph.nodes:
+        source = next((name for name in node.input if name in axes), None)
+        if source is None or node.op_type in ("Shape", "Size"):
+            continue
+        for name in node.output:
+            if name in dependent:
+                axes[name] = _output_axis(graph, node, axes[source], shapes[source], shapes[name])
+    return axes
+
+
+def _output_axis(graph: Graph, node: NodeProto, axis: int, before: Shape, after: Shape) -> int:
+    if node.op_type == "Transpose":
+        return list(attribute(node, "perm", range(len(before))[::-1])).index(axis)
+    if node.op_type in ("Reshape", "Flatten", "Squeeze", "Unsqueeze"):
+        return _axis_after_prefix(before[:axis], after)
+    if node.op_type == "Gather" and len(after) != len(before):
+        return axis - (attribute(node, "axis", 0) % len(before) < axis)
+    return max(0, axis + max(0, len(after) - len(before)))  # right-aligned, as broadcasting is
+
+
+def _axis_after_prefix(prefix: Shape, after: Shape) -> int:
+    """The axis of `after` that has as many elements to its left as `prefix` has."""
+    for axis in range(len(after)):
+        if np.prod(after[:axis], dtype=int) == np.prod(prefix, dtype=int):
+            return axis
+    return 0
+
+
+def _free_reshape(graph: Graph, node: NodeProto, shapes: dict[str, Shape], axis: int) -> None:
+    """The axis that holds the batch takes what the other, now explicit, axes leave."""
+    target = list(shapes[node.output[0]])
+    target[_axis_after_prefix(shapes[node.input[0]][:axis], shapes[node.output[0]])] = -1
+    name = f"{node.output[0]}.shape"
+    node.input[1] = graph.add_constant(name, np.array(target, np.int64))
+
+
+def _free_concat(
+    graph: Graph, node: NodeProto, shapes: dict[str, Shape], dependent: set[str], axis: int
+) -> None:
+    """Repeat what is the same for all samples, such as a class token, over the batch."""
+    data = next(name for name in node.input if name in dependent)
+    rank = len(shapes[data])
+    prefix = f"{node.output[0]}.batch"
+    start = graph.add_constant(f"{prefix}.start", np.array([axis]))
+    end = graph.add_constant(f"{prefix}.end", np.array([axis + 1]))
+    ones = [
+        graph.add_constant(f"zotta.int.ones.{n}", np.ones(n, np.int64))
+        for n in (axis, rank - axis - 1)
+    ]
+    before = [
+        helper.make_node("Shape", [data], [f"{prefix}.all"]),
+        helper.make_node("Slice", [f"{prefix}.all", start, end], [f"{prefix}.size"]),
+        helper.make_node("Concat", [ones[0], f"{prefix}.size", ones[1]], [prefix], axis=0),
+    ]
+    for index, name in enumerate(node.input):
+        if name not in dependent:
+            repeated = f"{prefix}.input{index}"
+            before.append(helper.make_node("Expand", [name, prefix], [repeated]))
+            node.input[index] = repeated
+    graph.replace(node, [*before, node])
