@@ -7,7 +7,7 @@ import onnx
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.export.norms import expose_norms
-from zotta_edge.export.sources import load_onnx
+from zotta_edge.export.sources import read_onnx
 from zotta_edge.format import ModelInfo, from_metadata
 
 _CHECKS = {
@@ -22,7 +22,7 @@ _CHECKS = {
 
 def describe(path: Path) -> dict[str, Any]:
     """Everything `zotta-edge inspect --json` says; never fails on a readable ONNX file."""
-    model = load_onnx(path)
+    model = read_onnx(path)
     metadata = {entry.key: entry.value for entry in model.metadata_props}
     common = {"file": str(path), "bytes": path.stat().st_size, "opset": _opset(model)}
     if "zotta.format" in metadata:
@@ -39,7 +39,8 @@ def summary(path: Path, info: ModelInfo) -> str:
         f"input     {p.channels} x {p.height} x {p.width} {p.layout}, "
         f"mean {_numbers(p.mean)}, std {_numbers(p.std)}"
         + (f", resize {p.resize}" if p.resize else "")
-        + f", {p.interpolation}",
+        + f", {p.interpolation}"
+        + (" (assumed: give --preprocessing at export)" if p.assumed else ""),
         f"recipe    {info.recipe.scheme}, for {info.recipe.target}; checked on "
         f"{info.recipe.machine}",
         f"layers    {len(info.layers)} with {len(info.norms)} norms, "
@@ -78,7 +79,7 @@ def checks_table(info: ModelInfo) -> str:
 
 def for_people(path: Path) -> str:
     """The text of `zotta-edge inspect`."""
-    model = load_onnx(path)
+    model = read_onnx(path)
     metadata = {entry.key: entry.value for entry in model.metadata_props}
     if "zotta.format" in metadata:
         info = from_metadata(metadata, path)

@@ -49,6 +49,7 @@ class Preprocessing:
     resize: int | None = None  # shorter side before the crop; None: straight to height x width
     interpolation: Literal["bicubic", "bilinear", "area"] = "bilinear"
     layout: Literal["NCHW", "NHWC"] = "NCHW"
+    assumed: bool = False  # nobody said so; ImageNet's values stand in
 
     @property
     def channels(self) -> int:

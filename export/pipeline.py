@@ -1,0 +1,191 @@
+"""The whole export: source -> adaptable fp32 graph -> quantized graph -> checked file."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Literal
+
+import onnx
+from onnx import numpy_helper
+
+from zotta_edge.errors import ZottaError
+from zotta_edge.export.check import check_adaptable, check_images, check_quantized
+from zotta_edge.export.classifier import Classifier, as_classifier
+from zotta_edge.export.fp8 import quantize_fp8
+from zotta_edge.export.int8 import quantize_int8
+from zotta_edge.export.layers import add_features
+from zotta_edge.export.norms import expose_norms
+from zotta_edge.export.sources import load_source
+from zotta_edge.export.target import describe_machine, resolve_target
+from zotta_edge.files import replacing
+from zotta_edge.format import (
+    Floats,
+    Layer,
+    ModelInfo,
+    Precision,
+    Preprocessing,
+    Recipe,
+    to_metadata,
+)
+from zotta_edge.runtime.preprocessing import prepare
+from zotta_edge.runtime.sources import open_source
+
+Say = Callable[[str], None]
+_IMAGES = 64  # of --data that a recipe and the checks may look at
+_IMAGENET = Preprocessing(
+    224, 224, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), resize=256, assumed=True
+)
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """What the flags of `zotta-edge export` say; None means: take it from the source."""
+
+    precision: Precision = "int8"
+    target: str = "auto"
+    weights: Path | None = None
+    random_weights: bool = False
+    data: str | None = None
+    labels: tuple[str, ...] = ()
+    layers: str | None = None
+    size: tuple[int, int] | None = None
+    resize: int | None = None
+    interpolation: Literal["bicubic", "bilinear", "area"] | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+
+
+def export_model(
+    source: str,
+    output: str | Path,
+    options: ExportOptions | None = None,
+    say: Say = lambda message: None,
+) -> ModelInfo:
+    """Export `source` to `output`; nothing is written unless every check passes."""
+    options = options or ExportOptions()
+    output = Path(output)
+    _refuse_unwritable(output)
+    say(f"reading {source}")
+    loaded = load_source(
+        source,
+        weights=options.weights,
+        random_weights=options.random_weights,
+        size=options.size,
+    )
+    original = onnx.ModelProto()
+    original.CopyFrom(loaded.model)
+    adaptable = loaded.model
+    say("exposing the norms")
+    classifier = as_classifier(adaptable, options.size)
+    norms = expose_norms(adaptable, classifier, say)
+    layers = add_features(adaptable, norms, options.layers)
+    target = resolve_target(options.target)
+    info = ModelInfo(
+        preprocessing=_preprocessing(options, loaded.preprocessing, classifier, say),
+        layers=layers,
+        recipe=Recipe("fp32", "none", target, describe_machine()),
+        affines=_affines(adaptable, layers),
+        classes=classifier.classes,
+        labels=_labels(options.labels, classifier.classes),
+    )
+    images = _images(options.data, info.preprocessing)
+    inputs = check_images(info.preprocessing, images)
+    say("checking the adaptable graph against its source")
+    checks = check_adaptable(original, adaptable, info, inputs)
+    del original
+    model = adaptable
+    if options.precision != "fp32":
+        say(f"quantizing to {options.precision}")
+        if options.precision == "int8":
+            model, scheme = quantize_int8(adaptable, target, images)
+        else:
+            model, scheme = quantize_fp8(adaptable, images)
+        info = replace(info, recipe=replace(info.recipe, precision=options.precision, scheme=scheme))
+        say("checking the quantized graph against fp32")
+        checks |= check_quantized(adaptable, model, info, inputs)
+    info = replace(info, checks=checks)
+    write_model(model, info, output)
+    return info
+
+
+def _affines(model: onnx.ModelProto, layers: tuple[Layer, ...]) -> dict[str, Floats]:
+    """The source value of every overridable input, in the order of the layers."""
+    stored = {tensor.name: tensor for tensor in model.graph.initializer}
+    return {
+        name: numpy_helper.to_array(stored[name])
+        for layer in layers
+        for norm in layer.norms
+        for name in (norm.scale, norm.shift)
+    }
+
+
+def write_model(model: onnx.ModelProto, info: ModelInfo, output: Path) -> None:
+    """Put `model` in place, with all that `info` says in its metadata."""
+    onnx.helper.set_model_props(model, to_metadata(info))
+    model.producer_name = "zotta-edge"
+    content = model.SerializeToString()
+    with replacing(output) as temporary:
+        temporary.write_bytes(content)
+
+
+def _preprocessing(
+    options: ExportOptions, known: Preprocessing | None, classifier: Classifier, say: Say
+) -> Preprocessing:
+    """The flags, else what the source knows, else ImageNet's, and then not silently."""
+    height, width = classifier.height, classifier.width
+    base = known or replace(_IMAGENET, resize=round(min(height, width) * 256 / 224))
+    if options.mean and options.std:
+        base = replace(base, assumed=False)
+    if base.assumed:
+        if classifier.channels != 3:
+            raise ZottaError(
+                f"the source does not say how its {classifier.channels}-channel images are "
+                "normalised: give --mean and --std"
+            )
+        say(
+            "warning: the source does not say how its images are normalised; ImageNet's mean and "
+            "std are assumed: give --preprocessing or --mean and --std"
+        )
+    return replace(
+        base,
+        height=height,
+        width=width,
+        layout=classifier.layout,
+        mean=_each(options.mean or base.mean, classifier.channels, "--mean"),
+        std=_each(options.std or base.std, classifier.channels, "--std"),
+        resize=options.resize or base.resize,
+        interpolation=options.interpolation or base.interpolation,
+    )
+
+
+def _each(values: tuple[float, ...], channels: int, flag: str) -> tuple[float, ...]:
+    if len(values) == 1:
+        return values * channels
+    if len(values) != channels:
+        raise ZottaError(f"{flag} has {len(values)} values, the model reads {channels} channels")
+    return values
+
+
+def _labels(labels: tuple[str, ...], classes: int) -> tuple[str, ...]:
+    if labels and len(labels) != classes:
+        raise ZottaError(f"--labels names {len(labels)} classes, the model has {classes}")
+    return labels
+
+
+def _images(data: str | None, preprocessing: Preprocessing) -> Floats | None:
+    if data is None:
+        return None
+    samples = islice(open_source(data), _IMAGES)
+    return prepare([sample.image for sample in samples], preprocessing)
+
+
+def _refuse_unwritable(output: Path) -> None:
+    """Before minutes of work, not after them."""
+    if output.is_dir():
+        raise ZottaError(f"{output} is a folder: name the .onnx file to write")
+    if not output.parent.is_dir():
+        raise ZottaError(f"cannot write {output}: there is no folder {output.parent}")
+    if not os.access(output.parent, os.W_OK):
+        raise ZottaError(f"cannot write {output}: no permission in {output.parent}")
