@@ -1,6 +1,8 @@
 """Bring any fp32 classifier to one form: `image` [batch, ...] in, `logits` [batch, classes] out."""
 
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 import onnx
@@ -8,12 +10,13 @@ from onnx import TensorProto, helper
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.export.batch import free_batch
-from zotta_edge.export.graph import BATCH, Graph, Shape, attribute, measure_shapes
-from zotta_edge.format import IMAGE, LOGITS
+from zotta_edge.export.graph import BATCH, Graph, Shape, attribute, free_name, measure_shapes
+from zotta_edge.format import EMBEDDING, IMAGE, LOGITS
 
 _OLDEST_OPSET = 11
 _QUANTIZED = ("QuantizeLinear", "DequantizeLinear", "MatMulNBits", "QMoE")
 _QUANTIZED_PARTS = ("QLinear", "Integer", "DynamicQuantize", "QGemm", "QAttention")
+_OUTPUTS = re.compile(rf"{EMBEDDING}|feature\.\d+")
 _RESHAPING = ("Identity", "Flatten", "Reshape", "Squeeze", "Cast")
 
 
@@ -26,6 +29,7 @@ class Classifier:
     height: int
     width: int
     classes: int
+    shapes: Mapping[str, Shape] = field(repr=False, compare=False)  # of every tensor
 
     @property
     def image(self) -> Shape:
@@ -42,15 +46,17 @@ def as_classifier(model: onnx.ModelProto, size: tuple[int, int] | None = None) -
     _fix_initializers(model)
     layout, shape = _declare_image(model, size)
     graph = Graph(model)
+    _make_room(graph)
     graph.rename(_image(model).name, IMAGE)
     graph.rename(_only_output(model), LOGITS)
     _cut_softmax(graph)
     graph.finish()
     free_batch(model, shape)
-    classes = _classes(graph, measure_shapes(model, IMAGE, shape).get(LOGITS, ()))
+    shapes = measure_shapes(model, IMAGE, shape)
+    classes = _classes(model, shapes.get(LOGITS, ()))
     _set_shape(model.graph.output[0], ["batch", classes])
     channels, height, width = shape if layout == "NCHW" else (shape[2], *shape[:2])
-    return Classifier(layout, channels, height, width, classes)
+    return Classifier(layout, channels, height, width, classes, shapes)
 
 
 def _refuse_unsuitable(model: onnx.ModelProto) -> None:
@@ -149,6 +155,13 @@ def _set_shape(value: onnx.ValueInfoProto, shape: list[int | str]) -> None:
     value.CopyFrom(helper.make_tensor_value_info(value.name, TensorProto.FLOAT, shape))
 
 
+def _make_room(graph: Graph) -> None:
+    """Rename tensors of the source that have the names of outputs to come."""
+    for name in graph.names():
+        if _OUTPUTS.fullmatch(name):
+            graph.rename(name, free_name(f"{name}.source", graph.names()))
+
+
 def _cut_softmax(graph: Graph) -> None:
     """Leave out a final Softmax, also one that is followed by a change of shape alone."""
     name, last = LOGITS, None
@@ -168,13 +181,13 @@ def _bypass(graph: Graph, softmax: onnx.NodeProto, after: onnx.NodeProto | None)
         graph.replace(softmax, [helper.make_node("Identity", softmax.input[:1], [LOGITS])])
 
 
-def _classes(graph: Graph, shape: Shape) -> int:
+def _classes(model: onnx.ModelProto, shape: Shape) -> int:
     """Number of classes; [batch, classes, 1, 1], as all-convolutional nets end, is flattened."""
     if len(shape) == 4 and shape[0] == BATCH and shape[2:] == (1, 1):
-        graph.rename(LOGITS, "logits.map")
-        graph.model.graph.output[0].name = LOGITS
+        Graph(model).rename(LOGITS, "logits.map")
+        model.graph.output[0].name = LOGITS
         flatten = helper.make_node("Flatten", ["logits.map"], [LOGITS], name="logits.flatten")
-        graph.model.graph.node.append(flatten)
+        model.graph.node.append(flatten)
         shape = shape[:2]
     if len(shape) != 2 or shape[0] != BATCH or shape[1] < 2:
         described = ", ".join("batch" if size < 0 else str(size) for size in shape)

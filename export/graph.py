@@ -122,6 +122,9 @@ class Graph:
         place = next(index for index, node in enumerate(self.nodes) if node is old)
         self._index(self.nodes[:place] + new + self.nodes[place + 1 :])
 
+    def append(self, node: NodeProto) -> None:
+        self._index([*self.nodes, node])
+
     def reaching(self, targets: Iterable[str]) -> set[str]:
         """Names of all tensors that `targets` are computed from, themselves included."""
         seen: set[str] = set()
@@ -166,22 +169,22 @@ def attribute(node: NodeProto, name: str, default: Any = None) -> Any:
 
 
 def measure_shapes(model: onnx.ModelProto, image: str, shape: Shape) -> dict[str, Shape]:
-    """Every tensor's shape, taken from two real runs with a batch of 2 and of 3.
+    """Every tensor's shape, taken from two real runs with a batch of 1 and of 2.
 
     Inference of symbolic shapes gives up on many real graphs; a run never does.
     """
-    two, three = run_shapes(model, image, shape, (2, 3))
-    merged: dict[str, Shape] = {}
-    for name, sizes in two.items():
-        if len(sizes) == len(three[name]):
-            merged[name] = tuple(_axis(*pair) for pair in zip(sizes, three[name], strict=True))
-    return merged
+    one, two = run_shapes(model, image, shape, (1, 2))
+    return {
+        name: tuple(_axis(*pair) for pair in zip(sizes, two[name], strict=True))
+        for name, sizes in one.items()
+        if len(sizes) == len(two[name])
+    }
 
 
-def _axis(two: int, three: int) -> int:
-    if two == three:
-        return two
-    return BATCH if (two, three) == (2, 3) else VARYING
+def _axis(one: int, two: int) -> int:
+    if one == two:
+        return one
+    return BATCH if (one, two) == (1, 2) else VARYING
 
 
 def run_shapes(

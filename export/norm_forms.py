@@ -4,7 +4,7 @@ A matcher looks at one node and answers with a `Form` if that node is the heart 
 `input`, normalizes it to `hat`, and writes scale * hat + shift to `output`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,7 +13,7 @@ from onnx import NodeProto, TensorProto, helper
 from zotta_edge.errors import ZottaError
 from zotta_edge.export.graph import Array, Graph, Shape, attribute
 
-Shapes = dict[str, Shape]
+Shapes = Mapping[str, Shape]
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,7 @@ def _skip_layer_norm(graph: Graph, shapes: Shapes, node: NodeProto) -> Form | No
     ones = _ones(graph, scale.size)
     core.append(helper.make_node(op, [total, ones], [_hat(output)], epsilon=epsilon, axis=-1))
     axis = len(shapes[output]) - 1
-    # `input` is the residual that already exists: `total` is computed by the new nodes.
-    return _form(op, node.input[0], output, axis, scale, shift, node.input[2], core)
+    return _form(op, total, output, axis, scale, shift, node.input[2], core)
 
 
 def _group_norm(graph: Graph, shapes: Shapes, node: NodeProto) -> Form | None:

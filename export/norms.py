@@ -10,7 +10,7 @@ from onnx import NodeProto, TensorProto, helper
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.export.classifier import Classifier, as_classifier
-from zotta_edge.export.graph import BATCH, Array, Graph, free_name, measure_shapes
+from zotta_edge.export.graph import BATCH, Array, Graph, free_name
 from zotta_edge.export.norm_forms import Form, Shapes, match
 from zotta_edge.format import IMAGE, Kind, Norm
 
@@ -45,7 +45,7 @@ def expose_norms(
     """
     classifier = classifier or as_classifier(model)
     graph = Graph(model)
-    shapes = measure_shapes(model, IMAGE, classifier.image)
+    shapes = classifier.shapes
     found: list[FoundNorm] = []
     reasons: list[str] = []
     for node, form in _forms(graph, shapes):
@@ -60,7 +60,7 @@ def expose_norms(
         name = free_name(_name(graph, node, form) or f"norm{len(found)}", taken)
         norm = Norm(name, form.scale.size, kind)
         _expose(graph, norm, form)
-        found.append(FoundNorm(norm, form.kind, form.input, form.output))
+        found.append(FoundNorm(norm, form.kind, _entry(form), form.output))
     if not found:
         raise ZottaError(_nothing_to_adapt(graph, reasons))
     graph.finish()
@@ -81,7 +81,7 @@ def _forms(graph: Graph, shapes: Shapes) -> list[tuple[NodeProto, Form]]:
 
 def _kind(form: Form, shapes: Shapes) -> Kind | None:
     """What the affine has to broadcast over; None if it cannot be one for each sample."""
-    shape = shapes[form.input]
+    shape = shapes[form.output]
     if shape[0] != BATCH or shape[form.axis] != form.scale.size:
         return None
     return _KINDS.get((len(shape), form.axis))
@@ -92,6 +92,12 @@ def _shape(form: Form, shapes: Shapes) -> str:
         "batch" if size == BATCH else "?" if size < 0 else str(size) for size in shapes[form.input]
     ]
     return f"[{', '.join(axes)}] over axis {form.axis}"
+
+
+def _entry(form: Form) -> str:
+    """The tensor that the norm reads; statistics folded into a Conv leave only `hat` of it."""
+    reads = [name for node in form.core for name in node.input]
+    return form.input if form.input in reads or not form.core else form.hat
 
 
 def _expose(graph: Graph, norm: Norm, form: Form) -> None:
