@@ -5,13 +5,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import Preprocessing
 
 _TIMM = "timm:"
-_LARGEST = 2**31 - 1  # bytes of one protobuf message
 
 
 @dataclass(frozen=True)

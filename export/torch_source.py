@@ -90,12 +90,12 @@ def randomized(module: nn.Module, seed: int = 0) -> nn.Module:
     """
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for parameter in module.parameters():
+        for name, parameter in module.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
             if parameter.ndim > 1:
                 parameter.copy_(noise / parameter[0].numel() ** 0.5)
             else:
-                parameter.add_(0.1 * noise)
+                parameter.copy_(0.1 * noise + (1 if name.endswith("weight") else 0))
     return module
 
 
