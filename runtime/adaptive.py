@@ -1,0 +1,156 @@
+"""The library's face: a classifier that may improve with every prediction."""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zotta_edge.files import sha256
+from zotta_edge.format import Floats, ModelInfo
+from zotta_edge.runtime import state as states
+from zotta_edge.runtime.engine import Engine
+from zotta_edge.runtime.methods import Answer, find
+from zotta_edge.runtime.preprocessing import as_batch
+from zotta_edge.runtime.settings import Settings
+from zotta_edge.runtime.statistics import log_softmax
+
+Images = Sequence[NDArray[Any]] | NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Result:
+    """The answers to one batch."""
+
+    labels: NDArray[np.intp]  # the most probable class of each image, by index
+    probabilities: Floats  # [batch, class]
+    logits: Floats  # [batch, class]
+    adapted: bool  # whether this batch changed the model
+    drift: float | None  # how far the stream is from the source, in its standard deviations
+
+
+class AdaptiveModel:
+    """A model file that adapts while it answers.
+
+    >>> model = AdaptiveModel.load("vit_int8.onnx")
+    >>> model.predict(images).labels
+    >>> model.save_state("site-7.state")
+
+    Calls may come from several threads: those that adapt take turns, and no one ever sees half an
+    update.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        settings: Settings | None = None,
+        method: str = "zotta",
+        fingerprint: str = "",
+    ) -> None:
+        self.settings = settings or Settings()
+        self.method = method
+        self._engine, self._fingerprint = engine, fingerprint
+        self._method = find(method)(engine, self.settings)
+        self._turn = threading.RLock()
+        self._frozen = False
+        self._counts = np.zeros(3, np.int64)  # images, batches, resets
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        settings: Settings | None = None,
+        method: str = "zotta",
+        provider: str | None = None,
+        threads: int | None = None,
+    ) -> "AdaptiveModel":
+        """Open a calibrated model file; `threads` None uses the physical cores."""
+        settings = settings or Settings()
+        chosen = settings.layers if find(method).moves_affines else ()
+        engine = Engine.open(path, chosen=chosen, threads=threads, provider=provider)
+        return cls(engine, settings, method, sha256(path))
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._engine.info
+
+    @property
+    def passes(self) -> float:
+        """Full forward passes executed so far, one for each image; a part of one counts as such."""
+        return self._engine.passes
+
+    def predict(self, images: Images, adapt: bool = True) -> Result:
+        """Adapt to a batch where that is due, then answer it.
+
+        `images` are uint8 images of any sizes, or a preprocessed float batch [batch, C, H, W].
+        With `adapt` False, or frozen, the model answers as it is and without waiting for its turn.
+        """
+        batch = as_batch(images, self.info.preprocessing)
+        if adapt and not self._frozen:
+            with self._turn:
+                if not self._frozen:  # it may have been while this call waited
+                    return _result(self._learn(batch))
+        return _result(self._method.read(batch))
+
+    def _learn(self, batch: Floats) -> Answer:
+        if self.settings.episodic:
+            self._method.reset()
+        answer = self._method.predict(batch)
+        self._counts += (len(batch), 1, 0)
+        return answer
+
+    def reset(self) -> None:
+        """Back to the source, as if newly loaded; only counts stay."""
+        with self._turn:
+            self._method.reset()
+            self._counts += (0, 0, 1)
+
+    def freeze(self) -> None:
+        """Keep what was learned and learn no more."""
+        with self._turn:  # an update under way is finished first
+            self._frozen = True
+
+    def unfreeze(self) -> None:
+        self._frozen = False
+
+    def save_state(self, path: str | Path) -> None:
+        """Write what was learned; a model that loads it goes on bit for bit as this one would."""
+        with self._turn:
+            arrays = self._state()
+        states.save(path, arrays, self._fingerprint, self.method)
+
+    def load_state(self, path: str | Path) -> None:
+        """Go on from a saved state; one that does not fit is refused and changes nothing."""
+        with self._turn:
+            arrays = states.load(path, self._state(), self._fingerprint, self.method)
+            self._method.restore(states.section(arrays, "method"))
+            self._counts = arrays["counts"].copy()
+
+    def status(self) -> dict[str, Any]:
+        """Numbers for reports and dashboards."""
+        with self._turn:
+            images, batches, resets = self._counts.tolist()
+            return {
+                "method": self.method,
+                "frozen": self._frozen,
+                "images": images,
+                "batches": batches,
+                "resets": resets,
+                "passes": self.passes,
+            } | self._method.status()
+
+    def _state(self) -> dict[str, NDArray[Any]]:
+        return states.joined({"method": self._method.state()}) | {"counts": self._counts.copy()}
+
+
+def _result(answer: Answer) -> Result:
+    return Result(
+        answer.logits.argmax(axis=1),
+        np.exp(log_softmax(answer.logits)),
+        answer.logits,
+        answer.adapted,
+        answer.drift,
+    )

@@ -1,0 +1,111 @@
+"""How far the stream has moved away from the source, from features every pass computes anyway."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zotta_edge.format import Floats
+from zotta_edge.runtime.statistics import Doubles, Source
+
+_ENOUGH = 8  # samples before one odd image can no longer pass for a drift
+
+
+class RunningMean:
+    """The mean of about the last `window` samples, whatever the size of the batches.
+
+    A plain mean until the window is full, then an exponential one: a batch of `window` or more
+    replaces it, a batch of one moves it by 1 / window.
+    """
+
+    def __init__(self, window: int, channels: int) -> None:
+        self.window = window
+        self.mean: Doubles = np.zeros(channels)
+        self.samples = 0  # seen, at most `window`
+        self.variance = 0.0  # of the mean, in units of one sample's variance
+
+    def add(self, features: Floats) -> None:
+        batch = len(features)
+        self.samples = min(self.samples + batch, self.window)
+        share = min(batch / self.samples, 1.0)
+        self.mean = self.mean + share * (features.mean(axis=0, dtype=np.float64) - self.mean)
+        self.variance = (1 - share) ** 2 * self.variance + share**2 / batch
+
+
+class Drift:
+    """Mean features of the stream against the source's, less what sampling noise explains.
+
+    Only layers that theta cannot reach are watched (those before the first chosen one), so that
+    the score speaks of the stream alone, not of what adaptation made of it. When there is none,
+    all layers are.
+    """
+
+    def __init__(self, source: Source, chosen: tuple[int, ...], window: int) -> None:
+        self.untouched_layers = untouched = min(chosen)
+        self._starts = source.starts[:untouched] if untouched else source.starts
+        end = source.starts[untouched] if untouched else len(source.mean)
+        self._source_mean, variance = source.mean[:end], np.square(source.std[:end])
+        self._spread = np.add.reduceat(variance, self._starts)  # [layer], sum of sigma_S^2
+        self._source_noise = 1 / source.samples
+        self._window = window
+        self.reset()
+
+    def reset(self) -> None:
+        self._now = RunningMean(self._window, len(self._source_mean))
+        self._reference = self._source_mean
+        self._reference_noise = self._source_noise
+
+    def observe(self, features: Sequence[Floats]) -> None:
+        """Take in a batch's pooled features, [batch, channel] of each watched layer."""
+        self._now.add(np.concatenate(features, axis=1))
+
+    @property
+    def score(self) -> float:
+        """Distance from the source in its own standard deviations, noise taken out."""
+        if not self._now.samples:
+            return 0.0
+        distance, noise = self._distance(self._source_mean), self._noise(self._source_noise)
+        return float(np.sqrt(np.maximum(distance - noise, 0)).mean())
+
+    @property
+    def significance(self) -> float:
+        """Squared distance from the source over what noise alone would give: about 1 without
+        drift."""
+        return self._significance(self._source_mean, self._source_noise)
+
+    @property
+    def change(self) -> float:
+        """The same against the stream as it was when `remember` was called."""
+        return self._significance(self._reference, self._reference_noise)
+
+    def remember(self) -> None:
+        """From now on `change` compares with the stream as it is."""
+        self._reference, self._reference_noise = self._now.mean.copy(), self._now.variance
+
+    def _significance(self, mean: Doubles, noise: float) -> float:
+        if self._now.samples < _ENOUGH:
+            return 0.0
+        return float(self._distance(mean).mean() / self._noise(noise))
+
+    def _distance(self, mean: Doubles) -> Doubles:
+        """|mu_l - mean_l|^2 / sum sigma_S^2 of each layer, [layer]."""
+        squares = np.square(self._now.mean - mean)
+        return np.asarray(np.add.reduceat(squares, self._starts) / self._spread)
+
+    def _noise(self, noise: float) -> float:
+        """What the distance is without drift: the sampling noise of both means."""
+        return self._now.variance + noise
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        now = self._now
+        return {
+            "mean": now.mean,
+            "reference": self._reference,
+            "numbers": np.array([now.samples, now.variance, self._reference_noise]),
+        }
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        samples, self._now.variance, self._reference_noise = state["numbers"].tolist()
+        self._now.samples, self._now.mean = int(samples), state["mean"]
+        self._reference = state["reference"]

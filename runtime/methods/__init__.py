@@ -1,0 +1,65 @@
+"""Ways to adapt: each is one file behind one small interface, chosen by name."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, ClassVar, Protocol
+
+from numpy.typing import NDArray
+
+from zotta_edge.errors import ZottaError
+from zotta_edge.format import Floats
+from zotta_edge.runtime.engine import Engine
+from zotta_edge.runtime.settings import Settings
+
+METHODS: Mapping[str, str] = {  # name -> class, imported when it is first asked for
+    "none": "NoAdaptation",
+    "zotta": "Zotta",
+}
+
+
+@dataclass(frozen=True)
+class Answer:
+    logits: Floats  # [batch, class]
+    adapted: bool  # whether this batch changed the model
+    drift: float | None  # distance of the stream from the source; None when it is not measured
+
+
+class Method(Protocol):
+    """One stream's adaptation. Only `read` may run beside another call."""
+
+    moves_affines: ClassVar[bool]  # False: the engine need not repeat any part of the graph
+
+    def __init__(self, engine: Engine, settings: Settings) -> None: ...
+
+    def predict(self, images: Floats) -> Answer:
+        """Answer a batch [batch, C, H, W], and learn from it where that is due."""
+        ...
+
+    def read(self, images: Floats) -> Answer:
+        """Answer with the parameters as they are; changes nothing."""
+        ...
+
+    def reset(self) -> None:
+        """Be as new: the same stream gives the same answers again. Counts of events stay."""
+        ...
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """All that `restore` needs to go on bit for bit; names and shapes never change."""
+        ...
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None: ...
+
+    def status(self) -> dict[str, Any]:
+        """For reports: plain numbers and texts."""
+        ...
+
+
+def find(name: str) -> type[Method]:
+    """The method of that name."""
+    if name not in METHODS:
+        raise ZottaError(f"no method is called {name}: there are {', '.join(METHODS)}")
+    found: type[Method] = getattr(
+        import_module(f"zotta_edge.runtime.methods.{name}"), METHODS[name]
+    )
+    return found

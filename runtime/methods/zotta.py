@@ -1,0 +1,188 @@
+"""ZOTTA, Algorithm 1: zeroth-order steps on the chosen affines, gated by drift and guarded."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zotta_edge.errors import ZottaError
+from zotta_edge.format import Floats
+from zotta_edge.runtime import state as states
+from zotta_edge.runtime.drift import Drift
+from zotta_edge.runtime.engine import Engine, Outputs, Stem
+from zotta_edge.runtime.estimator import Estimate, SharedDirections
+from zotta_edge.runtime.gate import Gate
+from zotta_edge.runtime.guard import Guard
+from zotta_edge.runtime.methods import Answer
+from zotta_edge.runtime.objective import EntropyAndAlignment
+from zotta_edge.runtime.optimiser import Sgd
+from zotta_edge.runtime.parameters import Parameters
+from zotta_edge.runtime.settings import Settings
+from zotta_edge.runtime.statistics import Queue, Source
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """f(theta) on one batch, whose stem has run."""
+
+    engine: Engine
+    parameters: Parameters
+    stem: Stem
+
+    @property
+    def batch(self) -> int:
+        return self.stem.batch
+
+    def __call__(self, theta: Floats) -> Outputs:
+        return self.engine.cone(self.stem, self.parameters.affines(theta))
+
+
+class Zotta:
+    moves_affines: ClassVar[bool] = True
+
+    def __init__(self, engine: Engine, settings: Settings) -> None:
+        info = engine.info
+        if info.calibration is None:
+            raise ZottaError(
+                "the model is not calibrated, adaptation does not know its source: run "
+                "`zotta-edge calibrate MODEL --source DIR`"
+            )
+        self._engine, self._settings = engine, settings
+        self._parameters = Parameters(info, engine.chosen)
+        source = Source.of(info.calibration)
+        self._queue = Queue(settings.queue, len(source.mean))
+        weights = settings.weights(info.layers[engine.chosen[0]].kind)
+        self._objective = EntropyAndAlignment(source, *weights, settings.reduction, self._queue)
+        self._estimator = SharedDirections(settings.pairs, settings.directions)
+        self._optimiser = Sgd(len(self._parameters), settings.momentum)
+        self._guard = Guard(settings, self._parameters.source, info.classes)
+        self._drift = Drift(source, engine.chosen, settings.drift_window)
+        self._gate = Gate(self._drift, settings)
+        self.reset()
+
+    def reset(self) -> None:
+        self._theta = self._parameters.source
+        self._updates = 0
+        self._rng = np.random.default_rng(self._settings.seed)
+        for part in self._parts().values():
+            part.reset()
+
+    def read(self, images: Floats) -> Answer:
+        batch = _Batch(self._engine, self._parameters, self._engine.stem(images))
+        return Answer(batch(self._theta).logits, False, self._drift.score)
+
+    def predict(self, images: Floats) -> Answer:
+        batch = _Batch(self._engine, self._parameters, self._engine.stem(images))
+        untouched = self._drift.untouched_layers
+        if untouched:
+            layers = self._engine.info.layers[:untouched]
+            self._watch([batch.stem.outputs[layer.feature] for layer in layers])
+        adapted = self._gate.open
+        outputs = self._adapt(batch) if adapted else batch(self._theta)
+        if not untouched:
+            self._watch(outputs.features)
+        self._queue.push(outputs)
+        self._check_collapse(batch, outputs)
+        return Answer(outputs.logits, adapted, self._drift.score)
+
+    def _watch(self, features: Sequence[Floats]) -> None:
+        self._drift.observe(features)
+        returned = self._gate.update()
+        if returned and self._drift.untouched_layers and not self._at_source:
+            self._guard.count("returned", "the stream is like the source again")
+            self._return_to_source()
+
+    def _adapt(self, batch: _Batch) -> Outputs:
+        """Algorithm 1 on one batch: estimate, step, answer."""
+        theta, estimates = self._theta, list[Estimate]()
+        for _ in range(self._settings.steps):
+            self._updates += 1
+            rate, size = self._settings.gains(self._updates)
+            estimate = self._estimator(batch, theta, self._objective, size, self._rng)
+            proposed = self._optimiser.step(theta, estimate.gradient, rate)
+            theta = self._guard.bounded(theta, proposed)
+            estimates.append(estimate)
+        self._gate.record(estimates[0].loss, batch.batch)
+        if self._settings.prediction == "after":
+            return self._accept_or_roll_back(batch, theta, estimates[0])
+        self._theta = theta
+        return _mean(estimate.outputs) if self._settings.prediction == "mean" else _best(estimate)
+
+    def _accept_or_roll_back(self, batch: _Batch, theta: Floats, before: Estimate) -> Outputs:
+        """Both objectives come from passes that were made anyway, over the same samples."""
+        outputs = batch(theta)
+        if self._guard.accepts(before.loss, self._objective(outputs)):
+            self._theta = theta
+            return outputs
+        self._optimiser.reset()
+        return _mean(before.outputs)  # the old theta's answer up to O(c^2), for no further pass
+
+    def _check_collapse(self, batch: _Batch, outputs: Outputs) -> None:
+        self._guard.observe(outputs.logits, self._at_source)
+        suspect = None if self._at_source else self._guard.suspect()
+        if suspect is not None:
+            source = batch(self._parameters.source)  # one more pass, when there is a suspicion
+            if self._guard.convicts(suspect, source.logits):
+                self._return_to_source()
+
+    @property
+    def _at_source(self) -> bool:
+        return self._theta is self._parameters.source
+
+    def _return_to_source(self) -> None:
+        self._theta = self._parameters.source
+        self._optimiser.reset()
+        self._queue.reset()  # its features were another theta's
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        own = {"theta": self._theta, "updates": np.array([self._updates])}
+        parts = {name: part.state() for name, part in self._parts().items()}
+        return own | {"rng": states.rng_to_array(self._rng)} | states.joined(parts)
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        for name, part in self._parts().items():
+            part.restore(states.section(state, name))
+        self._updates = int(state["updates"][0])
+        self._rng = states.rng_from_array(state["rng"])
+        source = self._parameters.source
+        self._theta = source if np.array_equal(state["theta"], source) else state["theta"]
+
+    def _parts(self) -> dict[str, states.Stateful]:
+        return {
+            "queue": self._queue,
+            "optimiser": self._optimiser,
+            "guard": self._guard,
+            "drift": self._drift,
+            "gate": self._gate,
+        }
+
+    def status(self) -> dict[str, Any]:
+        return {
+            "phase": self._gate.phase,
+            "steps": self._updates,
+            "drift": self._drift.score,
+            "significance": self._drift.significance,
+            "distance": self._guard.distance(self._theta),
+            "guard": dict(self._guard.events),
+            "layers": list(self._engine.chosen),
+            "parameters": len(self._parameters),
+        }
+
+
+def _mean(passes: Sequence[Outputs]) -> Outputs:
+    """The average of perturbed passes: f(theta) up to O(c^2), since u and -u cancel."""
+    return Outputs(
+        _average([one.logits for one in passes]),
+        tuple(_average(layer) for layer in zip(*(one.features for one in passes), strict=True)),
+        _average([one.embedding for one in passes]),
+    )
+
+
+def _average(arrays: Sequence[Floats]) -> Floats:
+    return np.mean(arrays, axis=0, dtype=np.float32)
+
+
+def _best(estimate: Estimate) -> Outputs:
+    return estimate.outputs[int(np.argmin(estimate.losses))]
