@@ -39,9 +39,13 @@ def prepare(images: Images, p: Preprocessing) -> Floats:
     images = _as_images(images)
     planes = np.empty((len(images), p.channels, p.height, p.width), np.float32)
     for index, image in enumerate(images):
-        fitted = _fit(_with_channels(_valid(image, index), p.channels), p)
-        _normalize(fitted, p, out=planes[index])
+        _normalize(fit(image, p, index), p, out=planes[index])
     return planes if p.layout == "NCHW" else np.ascontiguousarray(planes.transpose(0, 2, 3, 1))
+
+
+def fit(image: NDArray[Any], p: Preprocessing, index: int = 0) -> Image:
+    """The pixels that the network will see: uint8 [height, width, C], resized and cropped."""
+    return _fit(_with_channels(_valid(image, index), p.channels), p)
 
 
 def _as_images(images: Images) -> Images:

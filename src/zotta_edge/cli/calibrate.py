@@ -1,11 +1,161 @@
-"""placeholder, replaced by its owner"""
+"""`zotta-edge calibrate`"""
+
 import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-HELP = "calibrate"
+from zotta_edge.errors import ZottaError
+
+if TYPE_CHECKING:
+    from zotta_edge.calibration.calibrate import Report
+
+HELP = """Measure the source domain, choose the layers to adapt, and store both in the file
+
+The model is run as it is, quantized, on a few images of the domain it was trained for (DIR: a
+folder, a CSV of file names, an .npz or an .npy of uint8 images). Two things are stored:
+
+  statistics  mean and standard deviation of every layer's pooled feature. Adaptation pulls the
+              features of a drifted stream back to them.
+  layers      those whose features still tell drifted images from source images. 2-means is run at
+              every token or position of a layer; its purity says how well the two clusters match
+              the two domains (0.5: not at all, 1: perfectly). Maps are looked at on a grid of at
+              most 8 x 8 positions.
+
+Of the layers whose purity reaches --tau the deepest --max-layers are chosen, never the first layer
+and never the norm before the classifier. Drifted images are --ood, or the source images with
+speckle noise. Running it again replaces what is stored.
+
+  zotta-edge calibrate vit_int8.onnx --source photos/
+  zotta-edge calibrate vit_int8.onnx --source photos/ --ood rainy/ --plot purity.png
+  zotta-edge calibrate vit_int8.onnx --source photos/ --layers 3-5
+"""
+RULES = ("purity", "all", "parameters", "gradient", "influence")
 
 
-def configure(parser: argparse.ArgumentParser) -> None: ...
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", type=Path, metavar="MODEL", help="made by zotta-edge export")
+    parser.add_argument(
+        "--source", required=True, metavar="DIR", help="images of the source domain"
+    )
+    parser.add_argument("--ood", metavar="DIR", help="drifted images; default: speckle noise")
+    parser.add_argument(
+        "--samples", type=int, default=64, metavar="N", help="images of each (default: 64)"
+    )
+    parser.add_argument("-o", "--output", type=Path, metavar="OUT", help="default: MODEL itself")
+    parser.add_argument("--dry-run", action="store_true", help="show the table, write nothing")
+    parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the purity curve")
+    parser.add_argument("--json", action="store_true", help="print the result for machines")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of the draw and the noise (default: 0)"
+    )
+    parser.add_argument(
+        "--strict", action="store_true", help="fail on an image that cannot be read"
+    )
+    parser.add_argument("--threads", type=int, metavar="N", help="default: one a core")
+    group = parser.add_argument_group("choice of layers")
+    group.add_argument("--layers", metavar="3,4,5", help="choose these, measure no purity")
+    group.add_argument("--tau", type=float, default=0.6, help="least purity (default: 0.6)")
+    group.add_argument(
+        "--max-layers", type=int, default=3, metavar="N", help="most layers (default: 3)"
+    )
+    group.add_argument(
+        "--keep-shallow", action="store_true", help="the first layer may be chosen as well"
+    )
+    group.add_argument(
+        "--rule",
+        choices=RULES,
+        default="purity",
+        help="what else the paper compares: all layers; those with the largest parameters, "
+        "gradients (zeroth-order), or influence on the output",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
+    from zotta_edge.calibration.calibrate import Settings, calibrate, store
+    from zotta_edge.calibration.plot import plot_purity, require_matplotlib
+    from zotta_edge.calibration.selection import Choice
+
+    choice = Choice(
+        rule=args.rule,
+        tau=args.tau,
+        max_layers=args.max_layers,
+        keep_shallow=args.keep_shallow,
+        layers=parse_layers(args.layers),
+    )
+    if args.plot:
+        if choice.layers is not None or choice.rule != "purity":
+            raise ZottaError("--plot draws purity: leave --layers and --rule out")
+        require_matplotlib(args.plot)
+    settings = Settings(choice, args.samples, args.seed, args.strict, args.threads)
+    report = calibrate(args.model, args.source, args.ood, settings)
+    for note in report.notes:
+        print(f"note: {note}", file=sys.stderr)
+    if args.plot:
+        plot_purity(report.info, report.calibration, args.plot)
+    written = None if args.dry_run else store(report, args.output)
+    print(json.dumps(_machine(report, written), indent=2) if args.json else table(report, written))
     return 0
+
+
+def parse_layers(text: str | None) -> tuple[int, ...] | None:
+    """`3,4,5` or `3-5`."""
+    if text is None:
+        return None
+    chosen: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise ZottaError(f"--layers {text!r} is no list of layers such as 3,4,5 or 3-5")
+        chosen += range(int(first), int(last if dash else first) + 1)
+    return tuple(chosen)
+
+
+def table(report: "Report", written: Path | None) -> str:
+    """One line a layer: parameters, score under the rule, and whether it is chosen."""
+    calibration, layers = report.calibration, report.info.layers
+    score = calibration.rule if report.selection.scores else ""
+    name_width = max(len("layer"), *(len(layer.name) for layer in layers))
+    rows = [f"{'':>3}  {'layer':<{name_width}}  parameters  {score:>10}  chosen"]
+    for index, layer in enumerate(layers):
+        value = f"{report.selection.scores[index]:.3f}" if score else ""
+        mark = "*" if index in calibration.chosen else ""
+        rows.append(
+            f"{index:>3}  {layer.name:<{name_width}}  {layer.parameters:>10}  {value:>10}  {mark}"
+        )
+    return "\n".join([*rows, *_summary(report, written)])
+
+
+def _summary(report: "Report", written: Path | None) -> list[str]:
+    calibration, info = report.calibration, report.info
+    moved = sum(info.layers[index].parameters for index in calibration.chosen)
+    total = sum(layer.parameters for layer in info.layers)
+    forward, clustering = report.selection.seconds
+    times = f" (forward passes {forward:.1f} s, clustering {clustering:.1f} s)" if forward else ""
+    return [
+        f"{moved} of {total} parameters will adapt; rule {calibration.rule}, "
+        f"tau {calibration.tau:g}, seed {calibration.seed}",
+        f"{calibration.samples} source images {calibration.source[:12]}, "
+        f"OOD: {calibration.ood[:40]}; {calibration.seconds:.1f} s{times}",
+        f"stored in {written}" if written else "nothing was written (--dry-run)",
+    ]
+
+
+def _machine(report: "Report", written: Path | None) -> dict[str, Any]:
+    calibration = report.calibration
+    plain = {k: v for k, v in vars(calibration).items() if k not in ("mean", "std")}
+    return plain | {
+        "model": str(written) if written else None,
+        "layers": [
+            {
+                "index": index,
+                "name": layer.name,
+                "parameters": layer.parameters,
+                "score": report.selection.scores[index] if report.selection.scores else None,
+                "chosen": index in calibration.chosen,
+            }
+            for index, layer in enumerate(report.info.layers)
+        ],
+        "notes": list(report.notes),
+    }

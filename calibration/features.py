@@ -1,0 +1,106 @@
+"""The un-pooled features of every layer, one layer at a time.
+
+ONNX Runtime executes the whole graph whatever outputs are asked for, and all tokens of all layers
+would fill the memory of a small device. So the graph is cut between the layers: each piece takes
+the batches that left the piece before it and replaces them. All the pieces together cost one
+forward pass, and only one layer's features are ever held.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from zotta_edge.errors import ZottaError
+from zotta_edge.format import IMAGE, Floats, Kind, ModelInfo
+from zotta_edge.runtime.session import open_session
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+GRID = 8  # a map larger than 8 x 8 is looked at on a regular grid of that size; tokens all count
+BATCH = 16  # images a forward pass
+CHUNK = 8  # positions gathered at once: what one clustering takes (purity.py)
+
+
+def in_batches(images: Floats) -> list[Floats]:
+    return [images[start : start + BATCH] for start in range(0, len(images), BATCH)]
+
+
+def by_layer(
+    path: str | Path, info: ModelInfo, batches: Sequence[Floats], threads: int | None = None
+) -> Iterator[list[Floats]]:
+    """For each layer in order, its tensor for every batch, in the shape of its kind.
+
+    The list is reused for the next layer, so what is wanted from it must be taken at once. Under
+    dynamic quantization the samples of a batch share their activation ranges.
+    """
+    import onnx
+
+    model = onnx.load(path, load_external_data=False)
+    entry, current = IMAGE, list(batches)
+    for layer in info.layers:
+        piece = _between(model, entry, layer.tensor)
+        session = open_session(piece.SerializeToString(), threads=threads)
+        inputs = [value.name for value in piece.graph.input]
+        for index, images in enumerate(batches):
+            feed = {IMAGE: images, entry: current[index]}
+            (current[index],) = session.run(None, {name: feed[name] for name in inputs})
+        yield current
+        entry = layer.tensor
+
+
+def at_positions(tensors: Sequence[Floats], kind: Kind) -> Iterator[Floats]:
+    """The feature vectors of all samples at each position, in chunks of [position, sample, C]."""
+    if kind == "map":
+        tensors = [np.moveaxis(tensor, 1, -1) for tensor in tensors]
+    where = list(range(tensors[0].shape[1])) if kind == "tokens" else _grid(tensors[0].shape[1:-1])
+    flat = [tensor.reshape(len(tensor), -1, tensor.shape[-1]) for tensor in tensors]
+    for start in range(0, len(where), CHUNK):
+        vectors = np.concatenate([tensor[:, where[start : start + CHUNK]] for tensor in flat])
+        yield np.ascontiguousarray(vectors.swapaxes(0, 1))
+
+
+def _grid(sizes: Sequence[int]) -> list[int]:
+    """Flat indices of a map [height, width] on the grid; a vector [] has a single position."""
+    if not sizes:
+        return [0]
+    height, width = sizes
+    return [row * width + column for row in _spread(height) for column in _spread(width)]
+
+
+def _spread(size: int) -> list[int]:
+    """All of range(size), or `GRID` of it at equal distances, half a step from either end."""
+    count = min(size, GRID)
+    return [int((index + 0.5) * size / count) for index in range(count)]
+
+
+def _between(model: "ModelProto", entry: str, tensor: str) -> "ModelProto":
+    """The nodes from `entry` to `tensor`; `image` is an input too where it is still needed."""
+    import onnx.utils
+
+    _declare(model, (entry, tensor))
+    try:
+        piece = onnx.utils.Extractor(model).extract_model(list({IMAGE, entry}), [tensor])
+    except ValueError as error:
+        raise ZottaError(f"cannot cut the graph at {tensor} ({error}): export it again") from error
+    used = {name for node in piece.graph.node for name in node.input}
+    inputs = [value for value in piece.graph.input if value.name in used]
+    if tensor not in {name for node in piece.graph.node for name in node.output} or not inputs:
+        raise ZottaError(f"the graph has no tensor {tensor}: export it again")
+    del piece.graph.input[:]
+    piece.graph.input.extend(inputs)
+    return piece
+
+
+def _declare(model: "ModelProto", tensors: Sequence[str]) -> None:
+    """Give tensors inside the graph a type: only what has one can become an input or output."""
+    import onnx
+
+    graph = model.graph
+    known = {value.name for value in (*graph.input, *graph.output, *graph.value_info)}
+    for name in dict.fromkeys(tensors):
+        if name not in known:
+            value = onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)
+            graph.value_info.append(value)
