@@ -22,16 +22,21 @@ _SAMPLES = 8
 
 
 def check_images(preprocessing: Preprocessing, images: Floats | None, seed: int = 0) -> Floats:
-    """A few inputs for the checks: the user's own images, or noise where there are none."""
+    """A few inputs for the checks: the user's own images, or made-up ones where there are none.
+
+    White noise would give near-flat logits, in which rounding decides the class. Noise summed over
+    scales has edges and areas, as photographs have.
+    """
     if images is not None:
         return images[:_SAMPLES]
-    size = (preprocessing.height, preprocessing.width)
-    shape = (
-        (preprocessing.channels, *size)
-        if preprocessing.layout == "NCHW"
-        else (*size, preprocessing.channels)
-    )
-    return np.random.default_rng(seed).standard_normal((_SAMPLES, *shape), dtype=np.float32)
+    rng = np.random.default_rng(seed)
+    height, width = preprocessing.height, preprocessing.width
+    made = np.zeros((_SAMPLES, preprocessing.channels, height, width), np.float32)
+    for cell in (1, 4, 16, 64):
+        grid = (_SAMPLES, preprocessing.channels, -(-height // cell), -(-width // cell))
+        coarse = rng.standard_normal(grid, dtype=np.float32)
+        made += coarse.repeat(cell, axis=2).repeat(cell, axis=3)[:, :, :height, :width] / 2
+    return made if preprocessing.layout == "NCHW" else made.transpose(0, 2, 3, 1).copy()
 
 
 def check_adaptable(
@@ -85,7 +90,9 @@ def perturbed(
     """Gaussian steps of `size` times the norm's mean |scale|, on scales and shifts alike."""
     moved = {}
     for name, value in affines.items():
-        scale = affines[name.removesuffix(".shift") + ".scale"] if name.endswith(".shift") else value
+        scale = (
+            affines[name.removesuffix(".shift") + ".scale"] if name.endswith(".shift") else value
+        )
         step = size * max(float(np.abs(scale).mean()), 1e-3)
         moved[name] = value + step * rng.standard_normal(value.shape, dtype=np.float32)
     return moved
@@ -111,9 +118,7 @@ def _check_every_affine(session: ort.InferenceSession, info: ModelInfo, image: F
         )
 
 
-def _per_sample_difference(
-    session: ort.InferenceSession, info: ModelInfo, images: Floats
-) -> float:
+def _per_sample_difference(session: ort.InferenceSession, info: ModelInfo, images: Floats) -> float:
     """One affine per sample in a batch equals as many single-sample runs."""
     images = images[:2]
     rng = np.random.default_rng(2)

@@ -11,7 +11,7 @@ import numpy as np
 from onnx import NodeProto, TensorProto, helper
 
 from zotta_edge.errors import ZottaError
-from zotta_edge.export.graph import Array, Graph, Shape, attribute
+from zotta_edge.export.graph import Array, Graph, Shape, attribute, free_name
 
 Shapes = Mapping[str, Shape]
 
@@ -187,8 +187,8 @@ def _fold_statistics(
     node = NodeProto()
     node.CopyFrom(source)
     del node.input[1:], node.output[:]
-    node.input.append(graph.add_constant(f"{output}.weight", folded))
-    node.input.append(graph.add_constant(f"{output}.bias", shift))
+    for name, value in ((f"{output}.weight", folded), (f"{output}.bias", shift)):
+        node.input.append(graph.add_constant(free_name(name, graph.names()), value))
     node.output.append(_hat(output))
     return node
 

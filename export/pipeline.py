@@ -1,7 +1,8 @@
 """The whole export: source -> adaptable fp32 graph -> quantized graph -> checked file."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -67,6 +68,14 @@ def export_model(
     options = options or ExportOptions()
     output = Path(output)
     _refuse_unwritable(output)
+    with _blaming(source):
+        model, info = _build(source, options, say)
+    write_model(model, info, output)
+    return info
+
+
+def _build(source: str, options: ExportOptions, say: Say) -> tuple[onnx.ModelProto, ModelInfo]:
+    """The checked model and all that its file will say about it."""
     say(f"reading {source}")
     loaded = load_source(
         source,
@@ -79,13 +88,11 @@ def export_model(
     adaptable = loaded.model
     say("exposing the norms")
     classifier = as_classifier(adaptable, options.size)
-    norms = expose_norms(adaptable, classifier, say)
-    layers = add_features(adaptable, norms, options.layers)
-    target = resolve_target(options.target)
+    layers = add_features(adaptable, expose_norms(adaptable, classifier, say), options.layers)
     info = ModelInfo(
         preprocessing=_preprocessing(options, loaded.preprocessing, classifier, say),
         layers=layers,
-        recipe=Recipe("fp32", "none", target, describe_machine()),
+        recipe=Recipe("fp32", "none", resolve_target(options.target), describe_machine()),
         affines=_affines(adaptable, layers),
         classes=classifier.classes,
         labels=_labels(options.labels, classifier.classes),
@@ -94,20 +101,38 @@ def export_model(
     inputs = check_images(info.preprocessing, images)
     say("checking the adaptable graph against its source")
     checks = check_adaptable(original, adaptable, info, inputs)
-    del original
-    model = adaptable
-    if options.precision != "fp32":
-        say(f"quantizing to {options.precision}")
-        if options.precision == "int8":
-            model, scheme = quantize_int8(adaptable, target, images)
-        else:
-            model, scheme = quantize_fp8(adaptable, images)
-        info = replace(info, recipe=replace(info.recipe, precision=options.precision, scheme=scheme))
-        say("checking the quantized graph against fp32")
-        checks |= check_quantized(adaptable, model, info, inputs)
-    info = replace(info, checks=checks)
-    write_model(model, info, output)
-    return info
+    if options.precision == "fp32":
+        return adaptable, replace(info, checks=checks)
+    say(f"quantizing to {options.precision}")
+    model, scheme = _quantize(adaptable, options.precision, info.recipe.target, images)
+    recipe = replace(info.recipe, precision=options.precision, scheme=scheme)
+    info = replace(info, recipe=recipe)
+    say("checking the quantized graph against fp32")
+    checks |= check_quantized(adaptable, model, info, inputs)
+    return model, replace(info, checks=checks)
+
+
+def _quantize(
+    model: onnx.ModelProto, precision: Precision, target: str, images: Floats | None
+) -> tuple[onnx.ModelProto, str]:
+    if precision == "int8":
+        return quantize_int8(model, resolve_target(target), images)
+    return quantize_fp8(model, images)
+
+
+@contextmanager
+def _blaming(source: str) -> Iterator[None]:
+    """A foreign graph can be wrong in more ways than anyone can name; it is never a traceback."""
+    try:
+        yield
+    except (ZottaError, MemoryError, OSError):
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ZottaError(
+            f"{source} cannot be exported, its graph is inconsistent or uses what zotta-edge does "
+            f"not know ({type(error).__name__}: {reason})"
+        ) from error
 
 
 def _affines(model: onnx.ModelProto, layers: tuple[Layer, ...]) -> dict[str, Floats]:

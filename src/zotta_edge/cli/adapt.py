@@ -1,11 +1,167 @@
-"""placeholder, replaced by its owner"""
+"""`zotta-edge adapt`"""
+
 import argparse
+import json
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-HELP = "adapt"
+from zotta_edge.errors import ZottaError
+from zotta_edge.files import replacing
+from zotta_edge.progress import Progress
+
+if TYPE_CHECKING:
+    from zotta_edge.runtime.adaptive import AdaptiveModel
+    from zotta_edge.runtime.job import Tally
+    from zotta_edge.runtime.settings import Settings
+
+HELP = """Predict a stream of images and adapt to it on the way
+
+Without arguments: the embedded model on an embedded stream, as a demonstration.
+
+  zotta-edge adapt --model vit_int8.onnx --data photos/ --output predictions.csv
+  zotta-edge adapt --model vit_int8.onnx --data photos/ --labels labels.csv --report report.json
+  zotta-edge adapt --model vit_int8.onnx --data camera:0 --batch-size 8 --state site-7.state
+  find . -name '*.jpg' | zotta-edge adapt --model vit_int8.onnx --data - --output -
+
+Adaptation begins when the stream has drifted from the source, and ends when it no longer pays;
+--always adapts on every batch, as the paper does. Labels are used for scoring only.
+"""
 
 
-def configure(parser: argparse.ArgumentParser) -> None: ...
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", type=Path, metavar="FILE", help="a calibrated model file")
+    parser.add_argument(
+        "--data",
+        metavar="SOURCE",
+        help="image folder, glob, .npz / .npy, video file, camera:N, or - for paths on stdin",
+    )
+    parser.add_argument("--labels", type=Path, metavar="CSV", help="name,label lines, to score")
+    parser.add_argument("--batch-size", type=_positive, default=64, metavar="N", help="default: 64")
+    parser.add_argument("--limit", type=_positive, metavar="N", help="stop after N images")
+    parser.add_argument("--strict", action="store_true", help="fail on an image that cannot be read")
+    group = parser.add_argument_group("adaptation")
+    group.add_argument("--method", default="zotta", help="zotta (default) or none")
+    group.add_argument("--always", action="store_true", help="adapt on every batch, drift or not")
+    group.add_argument("--episodic", action="store_true", help="forget everything before each batch")
+    group.add_argument("--seed", type=int, metavar="N", help="of the perturbations (default: 0)")
+    group.add_argument("--settings", type=Path, metavar="TOML", help="settings from a file")
+    group.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="one setting; repeatable"
+    )
+    group.add_argument("--list-settings", action="store_true", help="show every setting and stop")
+    group.add_argument(
+        "--state", type=Path, metavar="FILE", help="resume from here if it exists, save here"
+    )
+    group = parser.add_argument_group("results")
+    group.add_argument("--output", type=Path, metavar="FILE", help="predictions, .csv or .jsonl")
+    group.add_argument("--top-k", type=_positive, default=1, metavar="K", help="classes an image")
+    group.add_argument("--report", type=Path, metavar="JSON", help="accuracy, cost, drift, settings")
+    group.add_argument("--json", action="store_true", help="print the report instead of the summary")
+    group.add_argument(
+        "--no-baseline", action="store_true", help="do not run the unadapted model for comparison"
+    )
+    group = parser.add_argument_group("execution")
+    group.add_argument("--provider", metavar="NAME", help="cpu (default), cuda, tensorrt, ...")
+    group.add_argument("--threads", type=_positive, metavar="N", help="default: physical cores")
 
 
 def run(args: argparse.Namespace) -> int:
+    from zotta_edge.runtime.settings import Settings
+
+    if args.list_settings:
+        print(Settings.describe())
+        return 0
+    if (args.model is None) != (args.data is None):
+        raise ZottaError("give both --model and --data, or neither for the demonstration")
+    settings = _settings(args, Settings)
+    demonstration = args.model is None
+    if demonstration:
+        from zotta_edge.models import embedded
+
+        print(embedded.ABOUT, file=sys.stderr)
+        args.model, args.data = embedded.MODEL, embedded.corrupted_stream()
+    return _adapt(args, settings)
+
+
+def _adapt(args: argparse.Namespace, settings: "Settings") -> int:
+    from zotta_edge.runtime.adaptive import AdaptiveModel
+    from zotta_edge.runtime.job import adapt_stream, report
+    from zotta_edge.runtime.predictions import predictions_to
+    from zotta_edge.runtime.sources import batches, open_source
+    from zotta_edge.runtime.state import claim
+
+    source = open_source(args.data, strict=args.strict, limit=args.limit, on_bad=_report_bad)
+    labels = source.labels(args.labels)
+    with ExitStack() as stack:
+        if args.state:
+            stack.enter_context(claim(args.state))
+        model = AdaptiveModel.load(
+            args.model, settings, args.method, provider=args.provider, threads=args.threads
+        )
+        if args.state and args.state.exists():
+            model.load_state(args.state)
+        write = stack.enter_context(predictions_to(args.output, model.info.labels, args.top_k))
+        progress = stack.enter_context(Progress("adapting", len(source) or None))
+        tally = adapt_stream(
+            model,
+            batches(source, args.batch_size),
+            labels=labels,
+            plain=None if args.no_baseline else model.unadapted(),
+            write=write,
+            progress=lambda tally, count: progress.advance(count, tally.note()),
+        )
+        if args.state:
+            model.save_state(args.state)
+    if tally.images == 0:
+        raise ZottaError(f"no images in {args.data}")
+    found = report(model, args.model, tally)
+    if args.report:
+        with replacing(args.report) as temporary:
+            temporary.write_text(json.dumps(found, indent=2) + "\n")
+    print(json.dumps(found, indent=2) if args.json else _summary(found, model, tally))
     return 0
+
+
+def _settings(args: argparse.Namespace, kind: "type[Settings]") -> "Settings":
+    """The file first, then --set, then the flags that have a name of their own."""
+    settings = kind.from_toml(args.settings) if args.settings else kind()
+    settings = settings.override(args.set)
+    own = {name: getattr(args, name) for name in ("always", "episodic") if getattr(args, name)}
+    if args.seed is not None:
+        own["seed"] = args.seed
+    return settings.replace(own)
+
+
+def _summary(found: dict[str, Any], model: "AdaptiveModel", tally: "Tally") -> str:
+    """The report for a person."""
+    lines = [f"images     {found['images']}{'  (interrupted)' if tally.interrupted else ''}"]
+    before, after = found["accuracy"]["unadapted"], found["accuracy"]["adapted"]
+    if after is not None:
+        gained = "" if before is None else f"   unadapted {before:.1%}   gain {after - before:+.1%}"
+        lines.append(f"accuracy   adapted {after:.1%}{gained}")
+    cost = f"cost       {found['passes']:.2f} passes an image"
+    if found["time_ratio"]:
+        cost += f", {found['time_ratio']:.2f}x the time"
+    if found["memory_ratio"]:
+        cost += f" and {found['memory_ratio']:.2f}x the memory of plain inference"
+    lines.append(cost)
+    if found["drift"] is not None:
+        events = ", ".join(f"{name} {count}" for name, count in found["guard"].items() if count)
+        lines.append(
+            f"adaptation {found['steps']} steps, drift {found['drift']:.2f} standard deviations, "
+            f"guard: {events or 'nothing to do'}"
+        )
+    return "\n".join(lines)
+
+
+def _report_bad(message: str) -> None:
+    print(f"skipped: {message}", file=sys.stderr)
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return value
