@@ -44,8 +44,16 @@ def prepare(images: Images, p: Preprocessing) -> Floats:
 
 
 def fit(image: NDArray[Any], p: Preprocessing, index: int = 0) -> Image:
-    """The pixels that the network will see: uint8 [height, width, C], resized and cropped."""
-    return _fit(_with_channels(_valid(image, index), p.channels), p)
+    """The pixels the network will see: resized and centre-cropped to uint8 [height, width, C].
+
+    An image that has the input's size is left as it is. `index` is what an error calls it.
+    """
+    pixels = _with_channels(_valid(image, index), p.channels)
+    rows, columns = pixels.shape[:2]
+    if (rows, columns) == (p.height, p.width):
+        return pixels
+    height, width = _resized(rows, columns, p)
+    return resample(pixels, height, width, (p.height, p.width), p.interpolation)
 
 
 def _as_images(images: Images) -> Images:
@@ -85,15 +93,6 @@ def _with_channels(image: Image, channels: int) -> Image:
         grey: Image = np.rint(image @ _GREY).astype(np.uint8)
         return grey[..., None]
     raise ZottaError(f"the model takes {channels} channels: preprocess the images yourself")
-
-
-def _fit(image: Image, p: Preprocessing) -> Image:
-    """Resize and centre crop to height x width; nothing to do when it has that size."""
-    rows, columns = image.shape[:2]
-    if (rows, columns) == (p.height, p.width):
-        return image
-    full_height, full_width = _resized(rows, columns, p)
-    return resample(image, full_height, full_width, (p.height, p.width), p.interpolation)
 
 
 def _resized(rows: int, columns: int, p: Preprocessing) -> tuple[int, int]:

@@ -1,0 +1,72 @@
+"""Images in NumPy files: `.npz` with `images` and perhaps `labels`, or a plain `.npy`."""
+
+import zipfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zotta_edge.errors import ZottaError
+
+_DAMAGED = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error)
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """uint8 images [N, H, W] or [N, H, W, C], and a class number for each where known."""
+
+    images: NDArray[np.uint8]
+    labels: NDArray[np.integer[Any]] | None = None
+
+
+def load_images(path: Path) -> Labelled:
+    """The images of a `.npz` or `.npy` file; an `.npy` stays on the disk until it is used."""
+    arrays = load_arrays(path)
+    images = arrays.get("images")
+    if images is None:
+        found = [array for array in arrays.values() if array.ndim in (3, 4)]
+        images = found[0] if len(found) == 1 else None
+    if images is None or not _are_images(images):
+        held = ", ".join(f"{key} {a.dtype} {list(a.shape)}" for key, a in arrays.items())
+        raise ZottaError(
+            f"{path} holds {held or 'nothing'}: expected uint8 `images` of shape "
+            "[count, height, width] or [count, height, width, 1 or 3]"
+        )
+    labels = arrays.get("labels")
+    return Labelled(images, None if labels is None else class_numbers(labels, len(images), path))
+
+
+def class_numbers(labels: NDArray[Any], count: int | None, path: Path) -> NDArray[np.integer[Any]]:
+    """Labels as they must be: one non-negative integer an image."""
+    labels = labels.reshape(-1) if labels.ndim == 2 and 1 in labels.shape else labels
+    if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
+        raise ZottaError(
+            f"{path}: labels are {labels.dtype} {list(labels.shape)}, expected one integer an image"
+        )
+    if count is not None and len(labels) != count:
+        raise ZottaError(f"{path} has {len(labels)} labels for {count} images")
+    if len(labels) and labels.min() < 0:
+        raise ZottaError(f"{path}: label {labels.min()} is negative, classes are counted from 0")
+    return labels
+
+
+def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """Every array of a NumPy file, by name; Python objects (pickles) are refused."""
+    try:
+        loaded = np.load(path, mmap_mode="r", allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return {path.stem: loaded}
+        with loaded:
+            return {key: loaded[key] for key in loaded.files}
+    except FileNotFoundError as error:
+        raise ZottaError(f"{path} does not exist") from error
+    except _DAMAGED as error:
+        raise ZottaError(f"cannot read {path}: {' '.join(str(error).split())}") from error
+
+
+def _are_images(array: NDArray[Any]) -> bool:
+    shaped = array.ndim == 3 or (array.ndim == 4 and array.shape[3] in (1, 3))
+    return array.dtype == np.uint8 and shaped and 0 not in array.shape
