@@ -52,7 +52,7 @@ class AdaptiveModel:
     ) -> None:
         self.settings = settings or Settings()
         self.method = method
-        self._engine, self._fingerprint = engine, fingerprint
+        self._engine, self.fingerprint = engine, fingerprint
         self._method = find(method)(engine, self.settings)
         self._turn = threading.RLock()
         self._frozen = False
@@ -72,6 +72,10 @@ class AdaptiveModel:
         chosen = settings.layers if find(method).moves_affines else ()
         engine = Engine.open(path, chosen=chosen, threads=threads, provider=provider)
         return cls(engine, settings, method, sha256(path))
+
+    def unadapted(self) -> "AdaptiveModel":
+        """The same file without adaptation, to compare with; weights and sessions are shared."""
+        return AdaptiveModel(self._engine, self.settings, "none", self.fingerprint)
 
     @property
     def info(self) -> ModelInfo:
@@ -120,12 +124,12 @@ class AdaptiveModel:
         """Write what was learned; a model that loads it goes on bit for bit as this one would."""
         with self._turn:
             arrays = self._state()
-        states.save(path, arrays, self._fingerprint, self.method)
+        states.save(path, arrays, self.fingerprint, self.method)
 
     def load_state(self, path: str | Path) -> None:
         """Go on from a saved state; one that does not fit is refused and changes nothing."""
         with self._turn:
-            arrays = states.load(path, self._state(), self._fingerprint, self.method)
+            arrays = states.load(path, self._state(), self.fingerprint, self.method)
             self._method.restore(states.section(arrays, "method"))
             self._counts = arrays["counts"].copy()
 

@@ -1,0 +1,132 @@
+"""A real adaptable model file that is small enough to adapt in milliseconds."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from zotta_edge.format import (
+    Calibration,
+    Layer,
+    ModelInfo,
+    Norm,
+    Preprocessing,
+    Recipe,
+    to_metadata,
+)
+
+WIDTH, TOKENS, BLOCKS, CLASSES = 16, 4, 4, 5
+CHOSEN = (1, 2)
+SHIFT = 1.5  # added to an image: a drift nobody could miss
+
+Floats = NDArray[np.float32]
+
+
+def images(count: int, seed: int = 0, shift: float = 0.0) -> Floats:
+    """Preprocessed images of the source, or of a drifted stream."""
+    pixels = np.random.default_rng(seed).standard_normal((count, 1, 8, 8), dtype=np.float32)
+    return pixels + np.float32(shift)
+
+
+def build(path: Path, chosen: tuple[int, ...] = CHOSEN, calibrated: bool = True) -> Path:
+    """x <- x + tanh(LayerNorm(x) * scale + shift) W, four times, then a linear head."""
+    rng = np.random.default_rng(7)
+    graph = _Graph()
+    graph.node("Reshape", ["image", graph.tensor("shape", np.array([-1, TOKENS, WIDTH]))], "x.0")
+    layers, affines = [], {}
+    for block in range(BLOCKS):
+        norm = Norm(f"blocks.{block}.norm", WIDTH, "tokens")
+        layers.append(
+            Layer(f"blocks.{block}", f"feature.{block}", f"x.{block + 1}", "tokens", WIDTH, (norm,))
+        )
+        affines[norm.scale] = np.ones(norm.shape, np.float32)
+        affines[norm.shift] = rng.normal(size=norm.shape).astype(np.float32) / 4
+        graph.block(norm, rng.normal(size=(WIDTH, WIDTH)).astype(np.float32) / 3, block, affines)
+    graph.node("ReduceMean", [f"x.{BLOCKS}"], "embedding", axes=[1], keepdims=0)
+    head = rng.normal(size=(WIDTH, CLASSES)).astype(np.float32)
+    graph.node("MatMul", ["embedding", graph.tensor("head", head)], "logits")
+    info = ModelInfo(
+        preprocessing=Preprocessing(8, 8, (0.5,), (0.5,)),
+        layers=tuple(layers),
+        recipe=Recipe("fp32", "none", "any", "test"),
+        affines=affines,
+        classes=CLASSES,
+    )
+    model = graph.model(affines)
+    _write(model, info, path)
+    if calibrated:
+        _write(model, info.with_calibration(_calibrate(path, chosen)), path)
+    return path
+
+
+class _Graph:
+    def __init__(self) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self.initializers: list[onnx.TensorProto] = []
+
+    def tensor(self, name: str, value: NDArray[np.generic]) -> str:
+        self.initializers.append(numpy_helper.from_array(value, name))
+        return name
+
+    def node(self, kind: str, inputs: list[str], output: str, **attributes: object) -> str:
+        self.nodes.append(helper.make_node(kind, inputs, [output], name=output, **attributes))
+        return output
+
+    def block(self, norm: Norm, weight: Floats, index: int, affines: dict[str, Floats]) -> None:
+        for name in (norm.scale, norm.shift):
+            self.tensor(name, affines[name])
+        one = self.tensor(f"one.{index}", np.ones(WIDTH, np.float32))
+        hat = self.node("LayerNormalization", [f"x.{index}", one], f"hat.{index}")
+        scaled = self.node("Mul", [hat, norm.scale], f"scaled.{index}")
+        moved = self.node("Add", [scaled, norm.shift], f"moved.{index}")
+        bent = self.node("Tanh", [moved], f"bent.{index}")
+        mixed = self.node("MatMul", [bent, self.tensor(f"w.{index}", weight)], f"mixed.{index}")
+        self.node("Add", [f"x.{index}", mixed], f"x.{index + 1}")
+        self.node("ReduceMean", [f"x.{index + 1}"], f"feature.{index}", axes=[1], keepdims=0)
+
+    def model(self, affines: dict[str, Floats]) -> onnx.ModelProto:
+        def declare(name: str, *shape: object) -> onnx.ValueInfoProto:
+            return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+
+        inputs = [declare(name, "n", 1, WIDTH) for name in affines]
+        outputs = [
+            declare("logits", "batch", CLASSES),
+            *(declare(f"feature.{index}", "batch", WIDTH) for index in range(BLOCKS)),
+            declare("embedding", "batch", WIDTH),
+        ]
+        image = declare("image", "batch", 1, 8, 8)
+        graph = helper.make_graph(self.nodes, "toy", [image, *inputs], outputs, self.initializers)
+        opsets = [helper.make_opsetid("", 17)]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def _calibrate(path: Path, chosen: tuple[int, ...]) -> Calibration:
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    names = [f"feature.{index}" for index in range(BLOCKS)]
+    features = session.run(names, {"image": images(256, seed=99)})
+    return Calibration(
+        mean=tuple(feature.mean(axis=0) for feature in features),
+        std=tuple(feature.std(axis=0) for feature in features),
+        chosen=chosen,
+        purity=(),
+        samples=256,
+        rule="given",
+        tau=0.6,
+        seed=0,
+        source="test",
+        ood="",
+        seconds=0.0,
+    )
+
+
+def _write(model: onnx.ModelProto, info: ModelInfo, path: Path) -> None:
+    del model.metadata_props[:]
+    for key, value in to_metadata(replace(info)).items():
+        model.metadata_props.add(key=key, value=value)
+    onnx.save(model, path)
