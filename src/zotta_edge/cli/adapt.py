@@ -40,11 +40,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--labels", type=Path, metavar="CSV", help="name,label lines, to score")
     parser.add_argument("--batch-size", type=_positive, default=64, metavar="N", help="default: 64")
     parser.add_argument("--limit", type=_positive, metavar="N", help="stop after N images")
-    parser.add_argument("--strict", action="store_true", help="fail on an image that cannot be read")
+    parser.add_argument("--strict", action="store_true", help="fail on an unreadable image")
     group = parser.add_argument_group("adaptation")
     group.add_argument("--method", default="zotta", help="zotta (default) or none")
     group.add_argument("--always", action="store_true", help="adapt on every batch, drift or not")
-    group.add_argument("--episodic", action="store_true", help="forget everything before each batch")
+    group.add_argument("--episodic", action="store_true", help="forget before each batch")
     group.add_argument("--seed", type=int, metavar="N", help="of the perturbations (default: 0)")
     group.add_argument("--settings", type=Path, metavar="TOML", help="settings from a file")
     group.add_argument(
@@ -57,8 +57,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("results")
     group.add_argument("--output", type=Path, metavar="FILE", help="predictions, .csv or .jsonl")
     group.add_argument("--top-k", type=_positive, default=1, metavar="K", help="classes an image")
-    group.add_argument("--report", type=Path, metavar="JSON", help="accuracy, cost, drift, settings")
-    group.add_argument("--json", action="store_true", help="print the report instead of the summary")
+    group.add_argument("--report", type=Path, metavar="JSON", help="accuracy, cost and settings")
+    group.add_argument("--json", action="store_true", help="print the report as JSON")
     group.add_argument(
         "--no-baseline", action="store_true", help="do not run the unadapted model for comparison"
     )
@@ -68,16 +68,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from zotta_edge.runtime.settings import Settings
+    from zotta_edge.runtime.settings import Settings, describe
 
     if args.list_settings:
-        print(Settings.describe())
+        for name, (default, about) in describe().items():
+            print(f"{name:<20} {default!s:<10} {about}")
         return 0
     if (args.model is None) != (args.data is None):
         raise ZottaError("give both --model and --data, or neither for the demonstration")
     settings = _settings(args, Settings)
-    demonstration = args.model is None
-    if demonstration:
+    if args.model is None:
         from zotta_edge.models import embedded
 
         print(embedded.ABOUT, file=sys.stderr)
@@ -89,6 +89,7 @@ def _adapt(args: argparse.Namespace, settings: "Settings") -> int:
     from zotta_edge.runtime.adaptive import AdaptiveModel
     from zotta_edge.runtime.job import adapt_stream, report
     from zotta_edge.runtime.predictions import predictions_to
+    from zotta_edge.runtime.preprocessing import fit
     from zotta_edge.runtime.sources import batches, open_source
     from zotta_edge.runtime.state import claim
 
@@ -102,11 +103,12 @@ def _adapt(args: argparse.Namespace, settings: "Settings") -> int:
         )
         if args.state and args.state.exists():
             model.load_state(args.state)
+        pixels = model.info.preprocessing
         write = stack.enter_context(predictions_to(args.output, model.info.labels, args.top_k))
         progress = stack.enter_context(Progress("adapting", len(source) or None))
         tally = adapt_stream(
             model,
-            batches(source, args.batch_size),
+            batches(source, args.batch_size, lambda image: fit(image, pixels)),
             labels=labels,
             plain=None if args.no_baseline else model.unadapted(),
             write=write,
