@@ -5,11 +5,11 @@ reaches. What depends on neither (weights, and nodes that unpack them) goes to t
 it. Needs the onnx package, so it is imported only when there is a model to cut.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import AttributeProto, ModelProto, NodeProto, ValueInfoProto, helper
 
 from zotta_edge.errors import ZottaError
@@ -47,13 +47,12 @@ def cut(content: bytes, chosen: Sequence[int] | None, path: str) -> Halves:
     sides = _split(_live(model.graph.node, outputs), affines)
     names = [name for side in (sides.constant, sides.stem, sides.cone) for name in _made(side)]
     tensors = trace(model, names, sides.handed, path)
-    image, free = (
-        [tensor for tensor in model.graph.input if tensor.name in names]
-        for names in ({IMAGE}, affines)
-    )
-    handed = [tensors.declared[name] for name in sides.handed]
-    stem = _build(model, sides.stem, sides.constant, image, [*sides.handed, *outputs])
-    cone = _build(model, sides.cone, sides.constant, [*handed, *free], outputs)
+    declared = {tensor.name: tensor for tensor in (*model.graph.input, *model.graph.output)}
+    declared |= tensors.declared
+    stem_outputs = [*sides.handed, *outputs]
+    stem = _build(model, sides.stem, sides.constant, [IMAGE], stem_outputs, declared)
+    free = [*sides.handed, *sorted(affines)]
+    cone = _build(model, sides.cone, sides.constant, free, outputs, declared)
     cone.metadata_props.extend(model.metadata_props)
     return Halves(
         stem.SerializeToString(deterministic=True) if sides.stem else None,
@@ -138,24 +137,19 @@ def _build(
     model: ModelProto,
     nodes: list[NodeProto],
     constant: list[NodeProto],
-    inputs: list[ValueInfoProto],
-    outputs: Iterable[str],
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    declared: Mapping[str, ValueInfoProto],
 ) -> ModelProto:
     """A model of `nodes`, the constants they need, and those of `outputs` that they make."""
-    made = set(_made(nodes))
     needed = _live(constant, _read_by(nodes))
-    reads = _read_by([*needed, *nodes])
-    declared = {tensor.name: tensor for tensor in model.graph.output}
+    stored, made = _read_by([*needed, *nodes]).union(inputs), set(_made(nodes))
     graph = helper.make_graph(
         [*needed, *nodes],
         model.graph.name,
-        inputs,
-        [
-            declared.get(name) or helper.make_empty_tensor_value_info(name)
-            for name in dict.fromkeys(outputs)
-            if name in made
-        ],
-        [tensor for tensor in model.graph.initializer if tensor.name in reads],
+        [declared[name] for name in inputs],
+        [declared[name] for name in dict.fromkeys(outputs) if name in made],
+        [tensor for tensor in model.graph.initializer if tensor.name in stored],
     )
     return helper.make_model(
         graph,

@@ -79,10 +79,8 @@ class Engine:
             session = open_session(path, threads=threads, provider=provider)
             return cls(session_info(session, path), (), 0.0, session, None)
         found = find_or_cut(Path(path), chosen)
-        stem, cone = (
-            open_session(half, threads=threads, provider=provider) if half else None
-            for half in (found.stem, found.cone)
-        )
+        cone = open_session(found.cone, threads=threads, provider=provider)
+        stem = found.stem and open_session(found.stem, threads=threads, provider=provider)
         info = from_metadata(cone.get_modelmeta().custom_metadata_map, path)
         layers = info.chosen if chosen is None else tuple(sorted(set(chosen)))
         return cls(info, layers, found.cone_share, stem, cone)
@@ -142,7 +140,8 @@ class _Half:
         except ORT_ERRORS as error:
             if "allocate" in str(error):
                 raise MemoryError(str(error)) from error
-            raise
+            detail = " ".join(str(error).split())[:300]
+            raise ZottaError(f"onnxruntime could not run the model: {detail}") from error
         return dict(zip(self._outputs, values, strict=True))
 
 

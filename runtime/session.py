@@ -84,8 +84,8 @@ def session_info(session: ort.InferenceSession, path: str | Path) -> ModelInfo:
     """`read_info` of a file that is already open."""
     info = from_metadata(session.get_modelmeta().custom_metadata_map, path)
     affines = {name: value.shape[1:] for name, value in info.affines.items()}
-    outputs = {layer.feature: (layer.channels,) for layer in info.layers}
-    outputs |= {LOGITS: (info.classes,), EMBEDDING: (None,)}
+    outputs: dict[str, tuple[int | None, ...]] = {LOGITS: (info.classes,), EMBEDDING: (None,)}
+    outputs |= {layer.feature: (layer.channels,) for layer in info.layers}
     try:
         _check("input", {IMAGE: image_axes(info.preprocessing)}, session.get_inputs())
         _check("overridable input", affines, session.get_overridable_initializers())

@@ -44,7 +44,6 @@ def trace(model: ModelProto, names: Sequence[str], asked: Sequence[str], path: s
         for name in asked
         if name != IMAGE
     }
-    declared |= {tensor.name: tensor for tensor in model.graph.input if tensor.name == IMAGE}
     return Tensors(one, declared)
 
 
@@ -68,7 +67,7 @@ def _run(session: Any, names: Sequence[str], images: Floats) -> dict[str, Shape]
 
 def _element(kind: str) -> int:
     """tensor(float) -> TensorProto.FLOAT."""
-    return TensorProto.DataType.Value(kind.removeprefix("tensor(").removesuffix(")").upper())
+    return int(TensorProto.DataType.Value(kind.removeprefix("tensor(").removesuffix(")").upper()))
 
 
 def _axes(one: Shape, two: Shape) -> list[int | str | None]:
