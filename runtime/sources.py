@@ -5,6 +5,7 @@
 ...     model.predict([sample.image for sample in batch])
 """
 
+import glob
 import logging
 import sys
 from abc import ABC, abstractmethod
@@ -252,11 +253,12 @@ def _opened(spec: str, strict: bool, on_bad: Report) -> Source:
     return Files(spec, _named(list_images(spec), path), strict, on_bad)
 
 
-def _named(paths: list[Path], root: Path) -> dict[str, Path]:
-    """Name files relative to the folder they were found in."""
-    if root.is_dir():
-        return {path.relative_to(root).as_posix(): path for path in paths}
-    return {path.as_posix(): path for path in paths}
+def _named(paths: list[Path], spec: Path) -> dict[str, Path]:
+    """Name files relative to the folder that was searched."""
+    root = spec if spec.is_dir() else spec.parent
+    while glob.has_magic(str(root)):
+        root = root.parent
+    return {path.relative_to(root).as_posix(): path for path in paths}
 
 
 def _readable(paths: Iterable[tuple[str, Path]], strict: bool, on_bad: Report) -> Iterator[Sample]:

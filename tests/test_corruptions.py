@@ -14,6 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from zotta_edge import ZottaError
+from zotta_edge.__main__ import main
 from zotta_edge.corruptions import (
     ALL,
     CORRUPTIONS,
@@ -27,6 +28,7 @@ from zotta_edge.corruptions import (
     weather,
 )
 from zotta_edge.corruptions.constants import CONSTANTS
+from zotta_edge.runtime.images import list_images, read_image
 
 Image = NDArray[np.uint8]
 DETERMINISTIC = {
@@ -453,3 +455,100 @@ def _statistics(corrupted: NDArray[np.float64], image: Image) -> tuple[float, ..
         np.abs(np.diff(corrupted, axis=2)).mean(),
         np.abs(corrupted - image).mean(),
     )
+
+
+@pytest.fixture
+def folder(photographs: list[Image], tmp_path: Path) -> Path:
+    for index, image in enumerate(photographs * 3):
+        path = tmp_path / "photos" / f"class{index % 2}" / f"{index}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        cv2.imwrite(str(path), image[: 64 + 8 * index, :80, ::-1])
+    return tmp_path / "photos"
+
+
+def test_command_corrupts_a_folder(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "noisy"
+    arguments = ["corrupt", str(folder), "-o", str(out), "--corruption", "gaussian_noise"]
+    assert main([*arguments, "--severity", "3", "--seed", "5", "--workers", "2"]) == 0
+    assert "6 images, gaussian_noise 3, seed 5" in capsys.readouterr().out
+    written = list_images(out)
+    assert [path.relative_to(out) for path in written] == [
+        path.relative_to(folder) for path in list_images(folder)
+    ]
+    originals = [read_image(path) for path in list_images(folder)]
+    expected = corrupt_batch(originals, "gaussian_noise", 3, seed=5)
+    for path, image in zip(written, expected, strict=True):
+        assert np.array_equal(read_image(path), image)
+    assert main(arguments) == 1
+    assert "--force" in capsys.readouterr().err
+    assert main([*arguments, "--force", "--format", "jpg"]) == 0
+    assert len(list(out.rglob("*.jpg"))) == 6
+
+
+def test_command_lays_several_out_as_imagenet_c(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "photos-c"
+    assert main(["corrupt", str(folder), "-o", str(out), "--corruption", "extra"]) == 0
+    assert {path.name for path in out.iterdir()} == set(EXTRA)
+    assert all(len(list_images(out / name / "5" / "class0")) == 3 for name in EXTRA)
+    assert not list(out.rglob("*.part"))
+
+
+def test_command_corrupts_arrays_and_keeps_labels(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (5, 32, 32, 3), np.uint8)
+    np.savez(tmp_path / "test.npz", images=images, labels=np.arange(5))
+    arguments = ["corrupt", str(tmp_path / "test.npz"), "--corruption"]
+    assert main([*arguments, "fog", "-o", str(tmp_path / "foggy.npz")]) == 0
+    with np.load(tmp_path / "foggy.npz") as foggy:
+        assert np.array_equal(foggy["images"], corrupt_batch(images, "fog", 5))
+        assert np.array_equal(foggy["labels"], np.arange(5))
+    assert main([*arguments, "fog,contrast", "--severity", "2", "-o", str(tmp_path / "c")]) == 0
+    assert {path.name for path in (tmp_path / "c").iterdir()} == {"fog-2.npz", "contrast-2.npz"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"--corruption": "rain"}, "unknown corruption 'rain'"),
+        ({"--severity": "9"}, "severity 9"),
+        ({"-o": "{}/all.npz", "--corruption": "all"}, "give a folder for 15"),
+        ({"-o": "{}/sizes.npz"}, "differ in size"),
+        ({"": "{}/absent"}, "does not exist"),
+        ({"": "-"}, "has no end"),
+    ],
+)
+def test_command_refuses(
+    change: dict[str, str],
+    message: str,
+    folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    options = {"": str(folder), "-o": "{}/out", "--corruption": "contrast"} | change
+    words = [word.format(tmp_path) for pair in options.items() for word in pair if word]
+    assert main(["corrupt", *words]) == 1
+    error = capsys.readouterr().err.splitlines()
+    assert message in error[-1]
+    assert not (tmp_path / "out").exists()
+
+
+def test_command_reports_what_it_skips(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "class0" / "0.png").write_bytes(b"broken")
+    out = str(tmp_path / "out")
+    assert main(["corrupt", str(folder), "-o", out, "--corruption", "contrast"]) == 0
+    printed = capsys.readouterr()
+    assert "5 images" in printed.out
+    assert "skipped" in printed.err
+    (folder / "class1" / "1.jpg").write_bytes((folder / "class1" / "1.png").read_bytes())
+    assert main(["corrupt", str(folder), "-o", out + "2", "--corruption", "contrast"]) == 1
+    assert "two images called class1/1" in capsys.readouterr().err
+
+
+def test_command_lists(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["corrupt", "--list"])
+    assert stopped.value.code == 0
+    assert len(capsys.readouterr().out.splitlines()) == 19

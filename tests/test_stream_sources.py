@@ -50,8 +50,10 @@ def test_a_folder_of_class_folders(folder: Path) -> None:
 
 
 def test_a_glob_and_a_single_file(folder: Path) -> None:
-    assert levels(open_source(f"{folder}/*/1*.png")) == [10, 100, 110]
-    assert levels(open_source(folder / "class0" / "0.png")) == [0]
+    source = open_source(f"{folder}/*/1*.png")
+    assert levels(source) == [10, 100, 110]
+    assert source.names() == ["class1/1.png", "class1/10.png", "class2/11.png"]
+    assert open_source(folder / "class0" / "0.png").names() == ["0.png"]
 
 
 def test_unreadable_images_are_reported_and_skipped(folder: Path) -> None:
