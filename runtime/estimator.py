@@ -16,7 +16,8 @@ Directions = Literal["gaussian", "segmented-uniform"]
 class Forward(Protocol):
     """theta -> outputs of one batch; theta is [d], or [batch, d] for each sample's own."""
 
-    batch: int
+    @property
+    def batch(self) -> int: ...
 
     def __call__(self, theta: Floats) -> Outputs: ...
 

@@ -26,13 +26,15 @@ def moments(features: Floats) -> tuple[Doubles, Doubles]:
 
 def log_softmax(logits: Floats) -> Floats:
     shifted = logits - logits.max(axis=1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    log_probability: Floats = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return log_probability
 
 
 def entropies(logits: Floats) -> Floats:
     """H_i = - sum_c y_c log y_c, [batch]."""
     log_probability = log_softmax(logits)
-    return -(np.exp(log_probability) * log_probability).sum(axis=1)
+    entropy: Floats = -(np.exp(log_probability) * log_probability).sum(axis=1)
+    return entropy
 
 
 @dataclass(frozen=True)

@@ -181,7 +181,8 @@ def _mean(passes: Sequence[Outputs]) -> Outputs:
 
 
 def _average(arrays: Sequence[Floats]) -> Floats:
-    return np.mean(arrays, axis=0, dtype=np.float32)
+    average: Floats = np.mean(arrays, axis=0, dtype=np.float32)
+    return average
 
 
 def _best(estimate: Estimate) -> Outputs:
