@@ -1,5 +1,7 @@
 """Free a batch size that the exporter wrote into the graph."""
 
+import math
+
 import numpy as np
 import onnx
 from onnx import NodeProto, helper
@@ -29,7 +31,7 @@ def free_batch(model: onnx.ModelProto, image: Shape) -> None:
     halves = (pixels[:fixed], pixels[fixed:])
     session = open_session(model)
     expected = np.concatenate([session.run([LOGITS], {IMAGE: half})[0] for half in halves])
-    _rewrite(model, run_shapes(model, IMAGE, image, (fixed,))[0], fixed)
+    _rewrite(model, run_shapes(model, IMAGE, image, (fixed,))[0])
     dimension.dim_param = "batch"
     _declare_output_batch(model)
     _check(model, pixels, expected, fixed)
@@ -57,66 +59,66 @@ def _declare_output_batch(model: onnx.ModelProto) -> None:
             value.type.tensor_type.shape.dim[0].dim_param = "batch"
 
 
-def _rewrite(model: onnx.ModelProto, shapes: dict[str, Shape], fixed: int) -> None:
+def _rewrite(model: onnx.ModelProto, shapes: dict[str, Shape]) -> None:
     graph = Graph(model)
     dependent = graph.image_dependent(IMAGE)
-    axes = _batch_axes(graph, shapes, dependent)
+    places = _batch_places(graph, shapes, dependent)
     for node in list(graph.nodes):
-        data = [name for name in node.input if name in axes]
+        data = [name for name in node.input if name in places]
         if not data:
             continue
         if node.op_type == "Reshape" and graph.constant(node.input[1]) is not None:
-            _free_reshape(graph, node, shapes, axes[node.input[0]])
+            _free_reshape(graph, node, shapes[node.output[0]], places[node.input[0]])
         elif node.op_type == "Concat" and len(data) < len(node.input):
-            _free_concat(graph, node, shapes, dependent, axes[data[0]])
+            _free_concat(graph, node, dependent, shapes[data[0]], places[data[0]])
     graph.finish()
 
 
-def _batch_axes(graph: Graph, shapes: dict[str, Shape], dependent: set[str]) -> dict[str, int]:
-    """Where each image-dependent tensor has its batch: attention often moves it to axis 1."""
-    axes = {IMAGE: 0}
+def _batch_places(graph: Graph, shapes: dict[str, Shape], dependent: set[str]) -> dict[str, int]:
+    """How many elements stand before the batch in each tensor's shape.
+
+    Attention may move the batch behind the tokens and join it with them: [token * batch, channel].
+    """
+    places = {IMAGE: 1}
     for node in graph.nodes:
-        source = next((name for name in node.input if name in axes), None)
-        if source is None or node.op_type in ("Shape", "Size"):
-            continue
-        for name in node.output:
-            if name in dependent:
-                axes[name] = _output_axis(graph, node, axes[source], shapes[source], shapes[name])
-    return axes
+        source = next((name for name in node.input if name in places), None)
+        if source is not None and node.op_type not in ("Shape", "Size"):
+            for name in node.output:
+                if name in dependent:
+                    places[name] = _place(node, places[source], shapes[source], shapes[name])
+    return places
 
 
-def _output_axis(graph: Graph, node: NodeProto, axis: int, before: Shape, after: Shape) -> int:
-    if node.op_type == "Transpose":
-        return list(attribute(node, "perm", range(len(before))[::-1])).index(axis)
+def _place(node: NodeProto, place: int, before: Shape, after: Shape) -> int:
     if node.op_type in ("Reshape", "Flatten", "Squeeze", "Unsqueeze"):
-        return _axis_after_prefix(before[:axis], after)
-    if node.op_type == "Gather" and len(after) != len(before):
-        return axis - (attribute(node, "axis", 0) % len(before) < axis)
-    return max(0, axis + max(0, len(after) - len(before)))  # right-aligned, as broadcasting is
+        return place
+    axis = _axis(place, before)
+    if node.op_type == "Transpose":
+        axis = list(attribute(node, "perm", range(len(before))[::-1])).index(axis)
+    elif node.op_type == "Gather" and len(after) < len(before):
+        axis -= attribute(node, "axis", 0) % len(before) < axis
+    else:
+        axis += max(0, len(after) - len(before))  # broadcasting aligns shapes at their ends
+    return math.prod(after[:axis])
 
 
-def _axis_after_prefix(prefix: Shape, after: Shape) -> int:
-    """The axis of `after` that has as many elements to its left as `prefix` has."""
-    for axis in range(len(after)):
-        if np.prod(after[:axis], dtype=int) == np.prod(prefix, dtype=int):
-            return axis
-    return 0
+def _axis(place: int, shape: Shape) -> int:
+    return next((axis for axis in range(len(shape)) if math.prod(shape[:axis]) == place), 0)
 
 
-def _free_reshape(graph: Graph, node: NodeProto, shapes: dict[str, Shape], axis: int) -> None:
+def _free_reshape(graph: Graph, node: NodeProto, shape: Shape, place: int) -> None:
     """The axis that holds the batch takes what the other, now explicit, axes leave."""
-    target = list(shapes[node.output[0]])
-    target[_axis_after_prefix(shapes[node.input[0]][:axis], shapes[node.output[0]])] = -1
-    name = f"{node.output[0]}.shape"
-    node.input[1] = graph.add_constant(name, np.array(target, np.int64))
+    target = list(shape)
+    target[0 if len(shape) == 2 else _axis(place, shape)] = -1
+    node.input[1] = graph.add_constant(f"{node.output[0]}.shape", np.array(target, np.int64))
 
 
 def _free_concat(
-    graph: Graph, node: NodeProto, shapes: dict[str, Shape], dependent: set[str], axis: int
+    graph: Graph, node: NodeProto, dependent: set[str], shape: Shape, place: int
 ) -> None:
     """Repeat what is the same for all samples, such as a class token, over the batch."""
     data = next(name for name in node.input if name in dependent)
-    rank = len(shapes[data])
+    axis, rank = _axis(place, shape), len(shape)
     prefix = f"{node.output[0]}.batch"
     start = graph.add_constant(f"{prefix}.start", np.array([axis]))
     end = graph.add_constant(f"{prefix}.end", np.array([axis + 1]))

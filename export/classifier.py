@@ -40,6 +40,7 @@ class Classifier:
 
 def as_classifier(model: onnx.ModelProto, size: tuple[int, int] | None = None) -> Classifier:
     """Check and rewrite `model` in place; `size` (height, width) fills sizes it leaves open."""
+    _refuse_damaged(model)
     _refuse_unsuitable(model)
     if model.functions:
         _inline_functions(model)
@@ -57,6 +58,17 @@ def as_classifier(model: onnx.ModelProto, size: tuple[int, int] | None = None) -
     _set_shape(model.graph.output[0], ["batch", classes])
     channels, height, width = shape if layout == "NCHW" else (shape[2], *shape[:2])
     return Classifier(layout, channels, height, width, classes, shapes)
+
+
+def _refuse_damaged(model: onnx.ModelProto) -> None:
+    """Names that are no valid text reach Python as bytes."""
+    graph = model.graph
+    texts = [item.name for item in (*graph.input, *graph.output, *graph.initializer)]
+    for node in graph.node:
+        texts += [node.op_type, node.domain, node.name, *node.input, *node.output]
+        texts += [item.name for item in node.attribute]
+    if any(isinstance(text, bytes) for text in texts):
+        raise ZottaError("the model holds names that are no text: the file is damaged")
 
 
 def _refuse_unsuitable(model: onnx.ModelProto) -> None:
@@ -99,7 +111,7 @@ def _fix_initializers(model: onnx.ModelProto) -> None:
 
 
 def _image(model: onnx.ModelProto) -> onnx.ValueInfoProto:
-    inputs = list(model.graph.input)
+    inputs: list[onnx.ValueInfoProto] = list(model.graph.input)
     if len(inputs) != 1:
         names = ", ".join(value.name for value in inputs) or "none"
         raise ZottaError(
@@ -109,7 +121,7 @@ def _image(model: onnx.ModelProto) -> onnx.ValueInfoProto:
 
 
 def _only_output(model: onnx.ModelProto) -> str:
-    outputs = [value.name for value in model.graph.output]
+    outputs: list[str] = [value.name for value in model.graph.output]
     if len(outputs) != 1:
         raise ZottaError(
             f"a classifier with one output is needed, the model has {len(outputs)} "

@@ -83,13 +83,13 @@ class Graph:
         # The evaluator takes the opset's meaning of the node: axes moved from attribute to input.
         opset = helper.make_opsetid("", self.opset)
         evaluator = ReferenceEvaluator(_one_node_model(node, opset))
-        return cast(Array, evaluator.run([name], inputs)[0])
+        return cast(list[Array], evaluator.run([name], inputs))[0]
 
     def add_constant(self, name: str, value: Array) -> str:
         """An initializer; equal names mean equal values."""
         if name not in self._initializers:
             tensor = self.model.graph.initializer.add()
-            tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(value), name))
+            tensor.CopyFrom(numpy_helper.from_array(np.asarray(value, order="C"), name))
             self._initializers[name] = tensor
             self._values.pop(name, None)
         return name
@@ -237,7 +237,10 @@ def open_session(model: onnx.ModelProto, *, optimize: bool = True) -> Any:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
         return ort.InferenceSession(
-            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+            model.SerializeToString(),
+            options,
+            providers=["CPUExecutionProvider"],
+            enable_fallback=0,  # it would print to the terminal and try the same again
         )
     except Exception as error:
         raise ZottaError(f"ONNX Runtime cannot load the model: {first_line(error)}") from error

@@ -118,7 +118,9 @@ def _by_structure(norms: _Norms, cuts: Cuts) -> list[_Group]:
     joined = _join_halves(body, attention) if any(attention) else _join_stages(body, cuts)
     groups: list[_Group] = []
     for index, part in enumerate([*joined, *([final] if final else [])]):
-        name = _common_path([found.norm.name for found in part]) or f"layer{index}"
+        path = _common_path([found.norm.name for found in part])
+        inside = sum(f"{found.norm.name}.".startswith(f"{path}.") for found in norms)
+        name = path if path and inside == len(part) else f"layer{index}"
         groups.append(_Group(free_name(name, {group.name for group in groups}), part))
     return groups
 
@@ -215,7 +217,7 @@ def _add_pooled(graph: Graph, tensor: str, output: str, kind: Kind, channels: in
         name = "zotta.axes." + ".".join(map(str, axes))
         constant = graph.add_constant(name, np.array(axes, np.int64))
         node = helper.make_node("ReduceMean", [tensor, constant], [output], output, keepdims=0)
-    shape = ["batch", channels]
+    shape: list[int | str] = ["batch", channels]
     graph.model.graph.output.append(helper.make_tensor_value_info(output, TensorProto.FLOAT, shape))
     graph.append(node)
 

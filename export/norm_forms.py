@@ -292,12 +292,12 @@ def _quotient(graph: Graph, root: str, op: str, centred: set[str], deviation: st
 def _factored(graph: Graph, shapes: Shapes, root: str, x: str) -> Form | None:
     """TensorFlow's x * a + (shift - mean * a) with a = scale / root."""
     product = _reader(graph, root, "Mul")
-    parameter = _other(product, root) if product is not None else ""
+    parameter = _other(graph, product, root) if product is not None else ""
     scale = graph.constant(parameter) if parameter else None
     if product is None or scale is None:
         return None
     factor = product.output[0]
-    times = {_origin(graph, _other(node, factor)): node for node in graph.consumers[factor]}
+    times = {_origin(graph, _other(graph, node, factor)): node for node in graph.consumers[factor]}
     scaled = times.pop(x, None)
     if scaled is None or len(times) != 1:
         return None
@@ -334,7 +334,7 @@ def _affine(graph: Graph, shapes: Shapes, hat: str, hint: int) -> _Affine | None
     axis, output, parameter = hint, hat, ""
     for op in ("Mul", "Add"):
         node = _reader(graph, output, op)
-        name = _other(node, output) if node is not None else ""
+        name = _other(graph, node, output) if node is not None else ""
         value = graph.constant(name) if name else None
         place = _channel_axis(value, shapes[hat], hint) if value is not None else None
         if node is None or value is None or place is None or (found and place != axis):
@@ -387,9 +387,10 @@ def _reader(graph: Graph, name: str, *ops: str) -> NodeProto | None:
     return graph.single_consumer(name, *ops)
 
 
-def _other(node: NodeProto, name: str) -> str:
-    """The input of a node with two inputs that is not `name`."""
-    return node.input[1] if node.input[0] == name else node.input[0]
+def _other(graph: Graph, node: NodeProto, name: str) -> str:
+    """The input of a node with two inputs that does not come from `name`."""
+    first, second = map(str, node.input)
+    return second if _origin(graph, first) == _origin(graph, name) else first
 
 
 def _scalar(graph: Graph, name: str) -> float | None:
