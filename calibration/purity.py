@@ -15,7 +15,8 @@ from zotta_edge.progress import Progress
 Mask = NDArray[np.bool_]
 
 STARTS = 16  # random pairs of samples that a clustering may start from
-STEPS = 2  # Lloyd steps after which the best start is taken
+STEPS = 4  # Lloyd steps after which the best start is taken
+APART = np.float32(8**0.5)  # of positions: 4 between them, at most 2 within one
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ def layer_purities(
     threads: int | None = None,
 ) -> Purities:
     """P_l of every layer, from as many preprocessed images of either domain."""
+    import sklearn.cluster  # noqa: F401  here, or its loading would count as clustering
+
     n = min(len(source), len(drifted))
     # A batch is of one domain: under dynamic quantization its samples share their ranges.
     batches = [*in_batches(source[:n]), *in_batches(drifted[:n])]
@@ -82,23 +85,24 @@ def two_means(vectors: Floats, rng: np.random.Generator) -> Mask:
     from sklearn.cluster import KMeans
 
     x = vectors - vectors.mean(axis=1, keepdims=True)
+    reach = np.sqrt(np.square(x).sum(axis=2).max(axis=1))
+    x /= np.where(reach > 0, reach, 1)[:, None, None]  # no sample is further than 1 from the mean
     centres = _starts(x, rng)  # [position, 2, C]
     clusters = np.zeros(x.shape[:2], bool)
     varied = (centres[:, 0] != centres[:, 1]).any(axis=1)  # the others have nothing to cluster
     if varied.any():
         count = int(varied.sum())
-        apart = np.sqrt(8 * np.square(x).sum(axis=2).max())
-        init, points = _set_apart(centres[varied], apart), _set_apart(x[varied], apart)
+        init, points = _set_apart(centres[varied]), _set_apart(x[varied])
         with config_context(assume_finite=True, skip_parameter_validation=True):
             means = KMeans(2 * count, init=init, n_init=1, tol=0).fit(points)
         clusters[varied] = means.labels_.reshape(count, -1) % 2
     return clusters
 
 
-def _set_apart(vectors: Floats, distance: float) -> Floats:
+def _set_apart(vectors: Floats) -> Floats:
     """[position, n, C] to [position * n, C + position]: each position on an axis of its own."""
     positions, n, _ = vectors.shape
-    axes = np.repeat(np.eye(positions, dtype=np.float32) * np.float32(distance), n, axis=0)
+    axes = np.repeat(APART * np.eye(positions, dtype=np.float32), n, axis=0)
     return np.hstack([vectors.reshape(positions * n, -1), axes])
 
 

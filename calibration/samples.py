@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import Floats, Preprocessing
 from zotta_edge.progress import Progress
+from zotta_edge.runtime.arrays import load_images
 from zotta_edge.runtime.images import Image, list_images, read_image
 from zotta_edge.runtime.preprocessing import fit, prepare
 
@@ -119,7 +119,7 @@ def _entries(where: Source, p: Preprocessing) -> list[_Entry]:
         return [_Entry(image) for image in where]
     path = Path(where).expanduser()
     if path.suffix in (".npz", ".npy"):
-        return [_Entry(image) for image in _load_array(path, p)]
+        return _from_array(path, p)
     if _is_csv(path):
         return _from_csv(path)
     listed = path / LABELS
@@ -151,27 +151,19 @@ def _from_csv(path: Path) -> list[_Entry]:
     return [_Entry(path.parent / row[0], row[1] if len(row) > 1 else None) for row in rows]
 
 
-def _load_array(path: Path, p: Preprocessing) -> Image:
-    """The images [n, H, W] or [n, H, W, C] of an .npy, or of an .npz that holds one such array."""
-    try:
-        loaded = np.load(path, mmap_mode="r" if path.suffix == ".npy" else None)
-        arrays = {"": loaded} if path.suffix == ".npy" else {key: loaded[key] for key in loaded}
-    except (OSError, ValueError, EOFError, BadZipFile) as error:
-        raise ZottaError(f"cannot read {path}: {error}") from error
-    images = [a for a in arrays.values() if a.dtype == np.uint8 and a.ndim in (3, 4)]
-    if len(images) != 1:
-        held = ", ".join(f"{key} {a.dtype} {list(a.shape)}".strip() for key, a in arrays.items())
-        raise ZottaError(
-            f"{path} holds {held or 'nothing'}: expected one uint8 array [n, height, width, 3]"
-        )
-    found: Image = images[0]
-    height, width = found.shape[1:3]
+def _from_array(path: Path, p: Preprocessing) -> list[_Entry]:
+    content = load_images(path)
+    height, width = content.images.shape[1:3]
     if height < p.height or width < p.width:
         raise ZottaError(
             f"{path} holds {width} x {height} images, the model takes {p.width} x {p.height}: "
             "are they meant for another model?"
         )
-    return found
+    labels = content.labels if content.labels is not None else [None] * len(content.images)
+    return [
+        _Entry(image, None if label is None else str(label))
+        for image, label in zip(content.images, labels, strict=True)
+    ]
 
 
 def _name(where: Source) -> str:

@@ -34,9 +34,11 @@ class Choice:
             raise ZottaError(f"tau is {self.tau:g}: purity lies between 0.5 and 1")
         if self.max_layers < 1:
             raise ZottaError(f"max-layers is {self.max_layers}: at least one layer must be chosen")
-        wrong = [index for index in self.layers or () if not 0 <= index < count]
-        if wrong or self.layers == ():
-            raise ZottaError(f"there is no layer {wrong}: the model has layers 0 to {count - 1}")
+        if self.layers == ():
+            raise ZottaError("the list of layers names no layer")
+        for index in self.layers or ():
+            if not 0 <= index < count:
+                raise ZottaError(f"there is no layer {index}: the model has 0 to {count - 1}")
 
 
 @dataclass(frozen=True)

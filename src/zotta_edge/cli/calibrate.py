@@ -105,10 +105,11 @@ def parse_layers(text: str | None) -> tuple[int, ...] | None:
         return None
     chosen: list[int] = []
     for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
+        first, dash, last = (piece.strip() for piece in part.partition("-"))
+        ends = (first, last) if dash else (first, first)
+        if not all(end.isdecimal() for end in ends) or int(ends[0]) > int(ends[1]):
             raise ZottaError(f"--layers {text!r} is no list of layers such as 3,4,5 or 3-5")
-        chosen += range(int(first), int(last if dash else first) + 1)
+        chosen += range(int(ends[0]), int(ends[1]) + 1)
     return tuple(chosen)
 
 
