@@ -36,6 +36,17 @@ def replacing(path: str | Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def check_writable(path: str | Path) -> None:
+    """Refuse, before minutes of work, a file that `replacing` could not put in place."""
+    path = Path(path)
+    if path.is_dir():
+        raise ZottaError(f"cannot write {path}: it is a folder")
+    if not path.parent.is_dir():
+        raise ZottaError(f"cannot write {path}: there is no folder {path.parent}")
+    if not os.access(path.parent, os.W_OK):
+        raise ZottaError(f"cannot write {path}: no permission in {path.parent}")
+
+
 def sha256(path: str | Path) -> str:
     """The fingerprint of a file's content."""
     with Path(path).open("rb") as stream:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zotta_edge.errors import ZottaError
+from zotta_edge.files import check_writable
 
 if TYPE_CHECKING:
     from zotta_edge.calibration.calibrate import Report
@@ -84,7 +85,10 @@ def run(args: argparse.Namespace) -> int:
         keep_shallow=args.keep_shallow,
         layers=parse_layers(args.layers),
     )
+    if not args.dry_run and args.model.is_file():
+        check_writable(args.output or args.model)
     if args.plot:
+        check_writable(args.plot)
         if choice.layers is not None or choice.rule != "purity":
             raise ZottaError("--plot draws purity: leave --layers and --rule out")
         require_matplotlib(args.plot)
