@@ -153,6 +153,8 @@ def _options(threads: int | None, optimize: bool) -> ort.SessionOptions:
     options.add_session_config_entry("session.use_env_allocators", "1")
     if not optimize:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        # Shape nodes first: a tensor that is asked for its shape alone is not kept until the end.
+        options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
     return options
 
 
