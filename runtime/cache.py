@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # needs the onnx package, which a start from the cache does n
 FOLDER = ".zotta-cache"
 KEPT = 4  # cuts of one model's name, the most recently used
 _ABANDONED = 3600.0  # seconds after which a temporary file has no writer any more
+_REVISION = 1  # of what a cut holds: raise it when `cut` or `work` changes
 _KEY = 24  # hexadecimal digits of a fingerprint
 
 log = logging.getLogger(__name__)
@@ -92,7 +93,7 @@ def _user_cache() -> Path | None:
 def _name(path: Path, fingerprint: str, chosen: Sequence[int] | None) -> str:
     """`None` gets a name of its own: the file alone says what was calibrated, unread."""
     layers = "calibrated" if chosen is None else sorted(set(chosen))
-    key = hashlib.sha256(f"{fingerprint} {layers} {__version__}".encode()).hexdigest()
+    key = hashlib.sha256(f"{fingerprint} {layers} {__version__} {_REVISION}".encode()).hexdigest()
     return f"{path.stem}.{key[:_KEY]}"
 
 
