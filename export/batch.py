@@ -7,15 +7,8 @@ import onnx
 from onnx import NodeProto, helper
 
 from zotta_edge.errors import ZottaError
-from zotta_edge.export.graph import (
-    Array,
-    Graph,
-    Shape,
-    attribute,
-    first_line,
-    open_session,
-    run_shapes,
-)
+from zotta_edge.export.graph import Array, Graph, attribute, first_line, open_session
+from zotta_edge.export.shapes import Shape, Shapes, run_shapes
 from zotta_edge.format import IMAGE, LOGITS
 
 _TOLERANCE = 1e-3  # relative; a batch that mixes its samples is off by far more
@@ -59,7 +52,7 @@ def _declare_output_batch(model: onnx.ModelProto) -> None:
             value.type.tensor_type.shape.dim[0].dim_param = "batch"
 
 
-def _rewrite(model: onnx.ModelProto, shapes: dict[str, Shape]) -> None:
+def _rewrite(model: onnx.ModelProto, shapes: Shapes) -> None:
     graph = Graph(model)
     dependent = graph.image_dependent(IMAGE)
     places = _batch_places(graph, shapes, dependent)
@@ -74,7 +67,7 @@ def _rewrite(model: onnx.ModelProto, shapes: dict[str, Shape]) -> None:
     graph.finish()
 
 
-def _batch_places(graph: Graph, shapes: dict[str, Shape], dependent: set[str]) -> dict[str, int]:
+def _batch_places(graph: Graph, shapes: Shapes, dependent: set[str]) -> dict[str, int]:
     """How many elements stand before the batch in each tensor's shape.
 
     Attention may move the batch behind the tokens and join it with them: [token * batch, channel].

@@ -1,7 +1,6 @@
 """Bring any fp32 classifier to one form: `image` [batch, ...] in, `logits` [batch, classes] out."""
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -10,7 +9,8 @@ from onnx import TensorProto, helper
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.export.batch import free_batch
-from zotta_edge.export.graph import BATCH, Graph, Shape, attribute, free_name, measure_shapes
+from zotta_edge.export.graph import Graph, attribute, free_name
+from zotta_edge.export.shapes import BATCH, Shape, Shapes, measure_shapes
 from zotta_edge.format import EMBEDDING, IMAGE, LOGITS
 
 _OLDEST_OPSET = 11
@@ -29,7 +29,7 @@ class Classifier:
     height: int
     width: int
     classes: int
-    shapes: Mapping[str, Shape] = field(repr=False, compare=False)  # of every tensor
+    shapes: Shapes = field(repr=False, compare=False)  # of every tensor
 
     @property
     def image(self) -> Shape:

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 from onnx import NodeProto
 
-from zotta_edge.export.graph import BATCH, Graph, Shape, attribute
-from zotta_edge.export.norm_forms import Shapes
+from zotta_edge.export.graph import Graph, attribute
 from zotta_edge.export.norms import FoundNorm
+from zotta_edge.export.shapes import BATCH, Shape, Shapes
 from zotta_edge.format import IMAGE, LOGITS, Kind
 
 HEAVY = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", "Attention", "MultiHeadAttention")

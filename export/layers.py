@@ -15,8 +15,9 @@ from onnx import TensorProto, helper
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.export.cuts import Cuts
-from zotta_edge.export.graph import Graph, Shape, free_name, measure_shapes
+from zotta_edge.export.graph import Graph, free_name
 from zotta_edge.export.norms import FoundNorm
+from zotta_edge.export.shapes import Shape, measure_shapes
 from zotta_edge.format import EMBEDDING, IMAGE, LOGITS, Kind, Layer
 
 # Containers whose index counts blocks or stages: blocks.3, encoder.layer.3, encoder_layer_3, h.3,

@@ -10,12 +10,16 @@ from onnx import NodeProto, TensorProto, helper
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.export.classifier import Classifier, as_classifier
-from zotta_edge.export.graph import BATCH, Array, Graph, free_name
-from zotta_edge.export.norm_forms import Form, Shapes, match
+from zotta_edge.export.decomposed_norms import match_decomposed
+from zotta_edge.export.graph import Array, Graph, free_name
+from zotta_edge.export.native_norms import NATIVE
+from zotta_edge.export.norm_form import Form, Matcher
+from zotta_edge.export.shapes import BATCH, Shapes
 from zotta_edge.format import IMAGE, Kind, Norm
 
 Say = Callable[[str], None]
 
+_MATCHERS: dict[str, Matcher] = NATIVE | {"ReduceMean": match_decomposed}
 _KINDS: dict[tuple[int, int], Kind] = {  # rank, axis of the channels
     (3, 2): "tokens",
     (4, 1): "map",
@@ -72,8 +76,9 @@ def _forms(graph: Graph, shapes: Shapes) -> list[tuple[NodeProto, Form]]:
     dependent = graph.image_dependent(IMAGE) & graph.reaching(graph.outputs)
     forms = []
     for node in graph.nodes:
-        if node.input and node.input[0] in dependent and node.output[0] in dependent:
-            form = match(graph, shapes, node)
+        matcher = _MATCHERS.get(node.op_type)
+        if matcher and node.input[0] in dependent and node.output[0] in dependent:
+            form = matcher(graph, shapes, node)
             if form is not None:
                 forms.append((node, form))
     return forms

@@ -272,9 +272,11 @@ def load(name: str, opset: int, batch: int | None = None) -> onnx.ModelProto:
     return onnx.load_from_string(exported(name, opset, batch))
 
 
-def export(net: nn.Module, opset: int, *, batch: int | None = None) -> onnx.ModelProto:
+def export(
+    net: nn.Module, opset: int, *, batch: int | None = None, size: int = SIZE
+) -> onnx.ModelProto:
     """By TorchScript below opset 18 and by dynamo from there on; `batch` fixes the batch size."""
-    images = torch.randn(batch or 2, 3, SIZE, SIZE)
+    images = torch.randn(batch or 2, 3, size, size)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if opset >= 18:

@@ -256,6 +256,17 @@ def test_deit(shared_data: Path) -> None:
     assert sum(layer.parameters for layer in layers) == 25 * 2 * 192
 
 
+def test_efficientnet_lite0() -> None:
+    library = pytest.importorskip("efficientnet_lite_pytorch")
+    net = library.EfficientNet.from_name("efficientnet-lite0").eval()
+    model = nets.export(net, 17, size=64)
+    layers = layers_of(model)
+    names = ["stem", *(f"_blocks.{i}" for i in range(16)), "_bn1"]
+    assert [layer.name for layer in layers] == names
+    assert sum(len(layer.norms) for layer in layers) == 49
+    assert not any(node.op_type == "BatchNormalization" for node in model.graph.node)
+
+
 def test_rn26(shared_data: Path) -> None:
     model = onnx.load(shared_data / "cifar10-rn26-gn" / "cifar10_rn26_gn.onnx")
     assert summary(layers_of(model)) == [
