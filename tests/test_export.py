@@ -76,6 +76,20 @@ def test_assumed_preprocessing_is_said(source: Path, tmp_path: Path, capfd) -> N
     assert read_info(tmp_path / "out.onnx").preprocessing.assumed
 
 
+@pytest.mark.parametrize("ending", ["Softmax", "LogSoftmax"])
+def test_a_softmax_at_the_end_is_cut(ending: str, residual_net, tmp_path: Path) -> None:
+    model = onnx.ModelProto()
+    model.CopyFrom(residual_net)
+    model.graph.node.append(helper.make_node(ending, ["y"], ["p"], axis=1))
+    model.graph.output[0].name = "p"
+    onnx.save(model, tmp_path / "net.onnx")
+    assert export(tmp_path / "net.onnx", tmp_path / "out.onnx", "--precision", "fp32") == 0
+    images = np.random.default_rng(0).normal(size=(2, 3, 16, 16)).astype(np.float32)
+    logits = ort.InferenceSession(tmp_path / "out.onnx").run(["logits"], {"image": images})[0]
+    net = ort.InferenceSession(residual_net.SerializeToString())
+    np.testing.assert_allclose(logits, net.run(None, {"x": images})[0], atol=1e-4)
+
+
 def _without_norms(model: onnx.ModelProto) -> onnx.ModelProto:
     """As if BatchNorm had been folded into Conv."""
     kept, renamed = [], {}
