@@ -99,8 +99,11 @@ def calibrate(
         purity=selection.scores if measured.rule == "purity" else (),
         seconds=round(time.perf_counter() - started, 3),
     )
-    notes = (*_notes(clean, drifted, settings), *filter(None, [selection.note]))
-    return Report(Path(model), info.with_calibration(calibration), calibration, selection, notes)
+    notes = [*_notes(clean, drifted, settings), *filter(None, [selection.note])]
+    if ood is not None and drifted is None:
+        notes.append("the OOD images were not looked at: this choice of layers needs none")
+    done = info.with_calibration(calibration)
+    return Report(Path(model), done, calibration, selection, tuple(notes))
 
 
 def select_layers(

@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zotta_edge.calibration.features import at_positions, by_layer, in_batches
+from zotta_edge.calibration.samples import MIN_SAMPLES
+from zotta_edge.errors import ZottaError
 from zotta_edge.format import Floats, ModelInfo
 from zotta_edge.progress import Progress
 
@@ -16,7 +18,7 @@ Mask = NDArray[np.bool_]
 
 STARTS = 16  # random pairs of samples that a clustering may start from
 STEPS = 4  # Lloyd steps after which the best start is taken
-APART = np.float32(8**0.5)  # of positions: 4 between them, at most 2 within one
+APART = np.float32(8**0.5)  # along their axes: 4 from one position to another, 2 within one
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ def layer_purities(
     import sklearn.cluster  # noqa: F401  here, or its loading would count as clustering
 
     n = min(len(source), len(drifted))
+    if n < MIN_SAMPLES:
+        raise ZottaError(f"purity needs at least {MIN_SAMPLES} images of either domain, not {n}")
     # A batch is of one domain: under dynamic quantization its samples share their ranges.
     batches = [*in_batches(source[:n]), *in_batches(drifted[:n])]
     domain = np.arange(2 * n) >= n
@@ -84,9 +88,7 @@ def two_means(vectors: Floats, rng: np.random.Generator) -> Mask:
     from sklearn import config_context
     from sklearn.cluster import KMeans
 
-    x = vectors - vectors.mean(axis=1, keepdims=True)
-    reach = np.sqrt(np.square(x).sum(axis=2).max(axis=1))
-    x /= np.where(reach > 0, reach, 1)[:, None, None]  # no sample is further than 1 from the mean
+    x = _centred(vectors)
     centres = _starts(x, rng)  # [position, 2, C]
     clusters = np.zeros(x.shape[:2], bool)
     varied = (centres[:, 0] != centres[:, 1]).any(axis=1)  # the others have nothing to cluster
@@ -97,6 +99,18 @@ def two_means(vectors: Floats, rng: np.random.Generator) -> Mask:
             means = KMeans(2 * count, init=init, n_init=1, tol=0).fit(points)
         clusters[varied] = means.labels_.reshape(count, -1) % 2
     return clusters
+
+
+def _centred(vectors: Floats) -> Floats:
+    """Every position with mean 0 and its furthest sample at 1; mere rounding counts as 0."""
+    mean = vectors.mean(axis=1, keepdims=True)
+    if not np.isfinite(mean).all():
+        raise ZottaError("the model's features are not finite: export it again")
+    x: Floats = vectors - mean
+    reach = np.sqrt(np.square(x).sum(axis=2).max(axis=1))
+    reach[reach <= 1e-6 * np.linalg.norm(mean[:, 0], axis=1)] = np.inf
+    x /= reach[:, None, None]
+    return x
 
 
 def _set_apart(vectors: Floats) -> Floats:
@@ -114,9 +128,8 @@ def _starts(x: Floats, rng: np.random.Generator) -> Floats:
     """
     samples = x.shape[1]
     pairs = rng.integers(samples, size=(2, len(x), STARTS, 1))
-    first, second = (
-        np.take_along_axis(x, drawn, axis=1) for drawn in pairs
-    )  # [position, start, C]
+    # [position, start, C]
+    first, second = (np.take_along_axis(x, drawn, axis=1) for drawn in pairs)
     for _ in range(STEPS):
         halfway = (np.square(first).sum(axis=2) - np.square(second).sum(axis=2)) / 2
         nearer = x @ (first - second).swapaxes(1, 2) > halfway[:, None]  # [position, sample, start]

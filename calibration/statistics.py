@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from zotta_edge.calibration.features import in_batches
+from zotta_edge.errors import ZottaError
 from zotta_edge.format import IMAGE, Floats, ModelInfo
 from zotta_edge.runtime.session import open_session
 from zotta_edge.runtime.statistics import moments
@@ -25,4 +26,6 @@ def source_statistics(
     rows = [session.run(names, {IMAGE: batch}) for batch in in_batches(images)]  # [batch][layer]
     layers = [moments(np.concatenate(pooled)) for pooled in zip(*rows, strict=True)]
     mean, std = zip(*layers, strict=True)
+    if not all(np.isfinite(values).all() for values in (*mean, *std)):
+        raise ZottaError(f"{path} gives features that are not finite: export it again")
     return tuple(m.astype(np.float32) for m in mean), tuple(s.astype(np.float32) for s in std)

@@ -153,7 +153,8 @@ def test_every_rule_chooses_layers(model: Path, photos: Path, rule: str) -> None
 
 
 def test_given_layers_are_taken_and_nothing_is_measured(model: Path, photos: Path) -> None:
-    report = calibrate(model, photos, settings=Settings(Choice(layers=(2, 0))))
+    report = calibrate(model, photos, textures(20), Settings(Choice(layers=(2, 0))))
+    assert "not looked at" in report.notes[-1]
     assert report.calibration.chosen == (0, 2)
     assert report.calibration.purity == ()
     assert (report.calibration.rule, report.calibration.ood) == ("given", "none")
@@ -180,6 +181,8 @@ def test_the_device_selects_layers_from_batches_in_memory(model: Path) -> None:
         for images in (source, drifted.astype(np.uint8))
     ]
     assert min(select_layers(model, *floats).scores) > 0.8
+    with pytest.raises(ZottaError, match="at least 8 images of either domain, not 3"):
+        select_layers(model, source, source[:3])
 
 
 def test_images_come_from_folders_csvs_and_arrays(model: Path, photos: Path) -> None:

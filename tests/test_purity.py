@@ -9,6 +9,7 @@ from sklearn.cluster import KMeans
 
 from zotta_edge.calibration.features import at_positions
 from zotta_edge.calibration.purity import position_purity, purity, two_means
+from zotta_edge.errors import ZottaError
 
 
 def eq3(clusters: NDArray[np.bool_], drifted: NDArray[np.bool_]) -> float:
@@ -93,6 +94,19 @@ def test_vectors_that_do_not_vary_have_the_least_purity() -> None:
     x[1] = 3.0
     each = position_purity(two_means(x, np.random.default_rng(0)), np.arange(20) >= 10)
     assert each.tolist() == [1, 0.5, 1, 1]
+
+
+def test_rounding_is_not_clustered() -> None:
+    x = np.full((1, 20, 6), 0.1, np.float32) + np.zeros((20, 6), np.float32)
+    x[0, 3:9] = np.nextafter(x[0, 3:9], np.float32(1))
+    assert not two_means(x, np.random.default_rng(0)).any()
+
+
+def test_features_that_are_not_finite_are_refused() -> None:
+    x = clouds(2, 20, 6, 1.0)
+    x[1, 2, 3] = np.inf
+    with pytest.raises(ZottaError, match="not finite"):
+        two_means(x, np.random.default_rng(0))
 
 
 def test_a_seed_decides_everything() -> None:
