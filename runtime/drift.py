@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from zotta_edge.format import Floats
 from zotta_edge.runtime.statistics import Doubles, Source
 
+_LEAST_SPREAD = 0.01  # of the widest channel: a dead one must not make any change infinite
 _ENOUGH = 8  # samples before one odd image can no longer pass for a drift
 
 
@@ -42,19 +43,17 @@ class Drift:
     """
 
     def __init__(self, source: Source, chosen: tuple[int, ...], window: int) -> None:
-        self.untouched_layers = untouched = min(chosen)
-        self._starts = source.starts[:untouched] if untouched else source.starts
-        end = source.starts[untouched] if untouched else len(source.mean)
-        self._source_mean, variance = source.mean[:end], np.square(source.std[:end])
-        self._spread = np.add.reduceat(variance, self._starts)  # [layer], sum of sigma_S^2
+        self.untouched_layers = min(chosen)
+        watched = source.ends[self.untouched_layers - 1]  # [-1]: all
+        self._source_mean, std = source.mean[:watched], source.std[:watched]
+        self._std = np.maximum(std, _LEAST_SPREAD * std.max())
         self._source_noise = 1 / source.samples
         self._window = window
         self.reset()
 
     def reset(self) -> None:
         self._now = RunningMean(self._window, len(self._source_mean))
-        self._reference = self._source_mean
-        self._reference_noise = self._source_noise
+        self._reference, self._reference_noise = self._source_mean, self._source_noise
 
     def observe(self, features: Sequence[Floats]) -> None:
         """Take in a batch's pooled features, [batch, channel] of each watched layer."""
@@ -63,15 +62,13 @@ class Drift:
     @property
     def score(self) -> float:
         """Distance from the source in its own standard deviations, noise taken out."""
-        if not self._now.samples:
-            return 0.0
-        distance, noise = self._distance(self._source_mean), self._noise(self._source_noise)
-        return float(np.sqrt(np.maximum(distance - noise, 0)).mean())
+        noise = self._now.variance + self._source_noise
+        distance = self._distance(self._source_mean) if self._now.samples else 0.0
+        return float(np.sqrt(max(distance - noise, 0)))
 
     @property
     def significance(self) -> float:
-        """Squared distance from the source over what noise alone would give: about 1 without
-        drift."""
+        """Squared distance from the source over what noise alone would give: 1 without drift."""
         return self._significance(self._source_mean, self._source_noise)
 
     @property
@@ -81,21 +78,16 @@ class Drift:
 
     def remember(self) -> None:
         """From now on `change` compares with the stream as it is."""
-        self._reference, self._reference_noise = self._now.mean.copy(), self._now.variance
+        self._reference, self._reference_noise = self._now.mean, self._now.variance
 
     def _significance(self, mean: Doubles, noise: float) -> float:
         if self._now.samples < _ENOUGH:
             return 0.0
-        return float(self._distance(mean).mean() / self._noise(noise))
+        return self._distance(mean) / (self._now.variance + noise)
 
-    def _distance(self, mean: Doubles) -> Doubles:
-        """|mu_l - mean_l|^2 / sum sigma_S^2 of each layer, [layer]."""
-        squares = np.square(self._now.mean - mean)
-        return np.asarray(np.add.reduceat(squares, self._starts) / self._spread)
-
-    def _noise(self, noise: float) -> float:
-        """What the distance is without drift: the sampling noise of both means."""
-        return self._now.variance + noise
+    def _distance(self, mean: Doubles) -> float:
+        """Each channel in units of its own spread: a few loud ones would hide the others."""
+        return float(np.square((self._now.mean - mean) / self._std).mean())
 
     def state(self) -> dict[str, NDArray[Any]]:
         now = self._now

@@ -70,7 +70,7 @@ class Settings:
     # When to adapt (drift.py)
     always: bool = _setting(False, "adapt on every batch, as the paper does")
     drift_threshold: float = _setting(
-        5.0, "adapt when the stream is this many times further off than noise explains", low=1
+        6.0, "adapt when the stream is this many times further off than noise explains", low=1
     )
     drift_window: int = _setting(64, "samples behind the drift score", low=8)
     patience: int = _setting(512, "samples after which adaptation must have paid", low=1)

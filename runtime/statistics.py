@@ -44,16 +44,15 @@ class Source:
     mean: Doubles  # [D]
     std: Doubles  # [D]
     samples: int
-    starts: NDArray[np.intp]  # where each layer begins in D
+    ends: NDArray[np.intp]  # where each layer ends in D
 
     @classmethod
     def of(cls, calibration: Calibration) -> "Source":
-        channels = [len(mean) for mean in calibration.mean]
         return cls(
             np.concatenate(calibration.mean).astype(np.float64),
             np.concatenate(calibration.std).astype(np.float64),
             calibration.samples,
-            np.cumsum([0, *channels[:-1]]),
+            np.cumsum([len(mean) for mean in calibration.mean]),
         )
 
 
@@ -82,9 +81,17 @@ class Queue:
         )
 
     def push(self, outputs: Outputs) -> None:
-        features, entropy = self.beside(outputs)
-        first = max(len(features) - self.size + 1, 0)  # a batch brings one of the `size` at least
-        self.features, self.entropies = features[first:].copy(), entropy[first:].copy()
+        """Keep what the next batch may borrow: it brings one of the `size` samples itself."""
+        if self.size == 1:
+            return
+        last = slice(1 - self.size, None)
+        newest = Outputs(
+            outputs.logits[last],
+            tuple(layer[last] for layer in outputs.features),
+            outputs.embedding,
+        )
+        features, entropy = self.beside(newest)
+        self.features, self.entropies = features[last].copy(), entropy[last].copy()
 
     def reset(self) -> None:
         self.features, self.entropies = self.features[:0], self.entropies[:0]

@@ -33,7 +33,7 @@ def source() -> Source:
         np.concatenate([sample.mean(axis=0), adapted]),
         np.concatenate([sample.std(axis=0), adapted]),
         SAMPLES,
-        np.array([0, CHANNELS[0], sum(CHANNELS)]),
+        np.cumsum([*CHANNELS, 8]),
     )
 
 

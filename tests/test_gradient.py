@@ -60,12 +60,12 @@ def setting(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Sett
     images = prepare([read_image(file) for file in files], info.preprocessing)
     engine = Engine.open(path, chosen=CHOSEN)
     mean, std = moments(pooled(engine.cone(engine.stem(images[8:]), {})))
-    starts = np.arange(len(info.layers)) * info.layers[0].channels
+    ends = np.cumsum([layer.channels for layer in info.layers])
     noise = np.random.default_rng(0).normal(scale=1.5, size=images[:8].shape)
     return Setting(
         engine,
         Parameters(info, CHOSEN),
-        Source(mean, std, 8, starts),
+        Source(mean, std, 8, ends),
         images[:8] + noise.astype(np.float32),
     )
 

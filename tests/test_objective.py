@@ -15,8 +15,8 @@ CHANNELS = (6, 10, 3)
 def source(seed: int = 0) -> Source:
     rng = np.random.default_rng(seed)
     total = sum(CHANNELS)
-    starts = np.cumsum([0, *CHANNELS[:-1]])
-    return Source(rng.normal(size=total), rng.uniform(0.5, 2, size=total), 64, starts)
+    ends = np.cumsum(CHANNELS)
+    return Source(rng.normal(size=total), rng.uniform(0.5, 2, size=total), 64, ends)
 
 
 def outputs(batch: int, seed: int = 1, spread: float = 3.0) -> Outputs:

@@ -36,7 +36,8 @@ class _Batch:
         return self.stem.batch
 
     def __call__(self, theta: Floats) -> Outputs:
-        return self.engine.cone(self.stem, self.parameters.affines(theta))
+        at_source = theta is self.parameters.source  # what the graph has without being told
+        return self.engine.cone(self.stem, {} if at_source else self.parameters.affines(theta))
 
 
 class Zotta:
