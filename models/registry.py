@@ -21,7 +21,7 @@ _DEIT = Preprocessing(224, 224, _IMAGENET_MEAN, _IMAGENET_STD, 248, "bicubic")
 _AUGREG = Preprocessing(224, 224, _HALF, _HALF, 248, "bicubic")
 _RESNET = Preprocessing(224, 224, _IMAGENET_MEAN, _IMAGENET_STD, 238, "bicubic")
 _CIFAR = Preprocessing(32, 32, _HALF, _HALF)
-_DIGITS = Preprocessing(32, 32, (0.5,), (0.5,))
+_DIGITS = Preprocessing(32, 32, (0.5,), (0.5,), interpolation="bicubic")
 
 
 @dataclass(frozen=True)
@@ -58,14 +58,14 @@ def _cifar_resnet26_gn(classes: int) -> "nn.Module":
 def _digits_vit(classes: int) -> "nn.Module":
     from zotta_edge.models.vit import VisionTransformer, ViTShape
 
-    shape = ViTShape(64, depth=6, heads=4, image=32, patch=4, channels=1)
+    shape = ViTShape(64, depth=6, heads=4, image=32, patch=8, channels=1)
     return VisionTransformer(shape, classes)
 
 
 def _digits_resnet_gn(classes: int) -> "nn.Module":
     from zotta_edge.models.cifar_resnet_gn import SmallResNetGN, SmallResNetShape
 
-    return SmallResNetGN(SmallResNetShape((16, 32, 64), blocks=2, channels=1), classes)
+    return SmallResNetGN(SmallResNetShape((16, 32, 64), blocks=1, channels=1), classes)
 
 
 ARCHITECTURES = {

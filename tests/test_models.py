@@ -1,6 +1,7 @@
 """The torch definitions against published checkpoints, and the reading of checkpoints."""
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,12 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from zotta_edge.errors import ZottaError
+from zotta_edge.models import embedded
 from zotta_edge.models.checkpoint import load_weights, read_checkpoint
 from zotta_edge.models.registry import ARCHITECTURES, architecture
+from zotta_edge.models.train_digits import Digits, Recipe, accuracy, as_input, digits, train
+from zotta_edge.runtime.preprocessing import prepare
+from zotta_edge.runtime.session import read_info
 
 
 def _loaded(name: str, path: Path) -> nn.Module:
@@ -27,7 +32,9 @@ def _logits(module: nn.Module, images: np.ndarray) -> np.ndarray:
 
 
 def _onnx_logits(path: Path, images: np.ndarray) -> np.ndarray:
-    session = ort.InferenceSession(path)
+    options = ort.SessionOptions()
+    options.log_severity_level = 4  # it warns of every initializer that can be overridden
+    session = ort.InferenceSession(path, options)
     return session.run(None, {session.get_inputs()[0].name: images})[0]
 
 
@@ -176,18 +183,14 @@ def test_keys_and_shapes_that_do_not_fit_are_named(small: nn.Module) -> None:
 def test_many_wrong_keys_are_counted(shared_data: Path) -> None:
     path = shared_data / "deit-tiny/deit_tiny_patch16_224.pth"
     module = architecture("resnet50_gn").build(1000)
-    with pytest.raises(
-        ZottaError, match=r"missing: .* more; unexpected: .* more"
-    ) as caught:
+    with pytest.raises(ZottaError, match=r"missing: .* more; unexpected: .* more") as caught:
         load_weights(module, read_checkpoint(path), path)
     assert len(str(caught.value)) < 600
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["weights.pth", "weights.safetensors"])
-@pytest.mark.parametrize(
-    "content", [b"", b"not a checkpoint", b"\x80\x02}q.", b"PK\x03\x04..."]
-)
+@pytest.mark.parametrize("content", [b"", b"not a checkpoint", b"\x80\x02}q.", b"PK\x03\x04..."])
 def test_damaged_checkpoints_are_refused(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ZottaError, match="weights"):
@@ -225,3 +228,66 @@ def test_a_file_without_tensors_is_refused(tmp_path: Path) -> None:
 def test_missing_weights_are_named(tmp_path: Path) -> None:
     with pytest.raises(ZottaError, match="no weights at"):
         read_checkpoint(tmp_path / "absent.pth")
+
+
+EMBEDDED = [embedded.MODEL, embedded.RESNET]
+
+
+def _prepared(images: np.ndarray, path: Path) -> np.ndarray:
+    return prepare(images, read_info(path).preprocessing)
+
+
+@pytest.mark.parametrize("path", EMBEDDED, ids=lambda path: path.stem)
+def test_embedded_models_are_small_int8_and_calibrated(path: Path) -> None:
+    info = read_info(path)
+    assert path.stat().st_size < 500_000
+    assert info.recipe.precision == "int8"
+    assert info.labels == tuple("0123456789")
+    assert info.calibration is not None
+    assert info.chosen
+
+
+@pytest.mark.parametrize("path", EMBEDDED, ids=lambda path: path.stem)
+def test_embedded_models_read_digits_and_corruption_hurts_them(path: Path) -> None:
+    with np.load(embedded.STREAM) as stream:
+        images, labels = stream["images"], stream["labels"]
+    clean = _onnx_logits(path, _prepared(images, path)).argmax(1)
+    foggy = np.stack([sample.image for sample in embedded.corrupted_stream()])
+    hurt = _onnx_logits(path, _prepared(foggy, path)).argmax(1)
+    assert (clean == labels).mean() > 0.97
+    assert 0.3 < (hurt == labels).mean() < 0.7
+
+
+def test_the_corrupted_stream_is_the_same_every_time() -> None:
+    first, second = (list(embedded.corrupted_stream()) for _ in range(2))
+    assert len(first) == len(second) == 1079
+    pairs = zip(first, second, strict=True)
+    assert all(np.array_equal(one.image, other.image) for one, other in pairs)
+    assert first[0].image.shape == (32, 32, 1)
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_training_learns() -> None:
+    data, stream = digits()
+    with np.load(embedded.STREAM) as shipped:
+        assert np.array_equal(shipped["images"], stream.images)
+    model = train("digits_vit", data, Recipe(epochs=8))
+    share = accuracy(model, as_input("digits_vit", stream.images), stream.labels)
+    assert share > 0.4  # of ten classes, after 8 of 60 epochs
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_training_repeats() -> None:
+    data, _ = digits()
+    few = Digits(data.images[:192], data.labels[:192])
+    first, second = (train("digits_resnet_gn", few, Recipe(epochs=1)) for _ in range(2))
+    pairs = zip(first.parameters(), second.parameters(), strict=True)
+    assert all(torch.equal(one, other) for one, other in pairs)

@@ -1,1 +1,32 @@
-""""""
+"""The INT8 models and the stream that `zotta-edge adapt` uses when it is given nothing else.
+
+Made by `python -m zotta_edge.models.train_digits`.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from zotta_edge.runtime.sources import Source
+
+MODEL = Path(__file__).with_name("digits_vit_int8.onnx")
+RESNET = Path(__file__).with_name("digits_resnet_gn_int8.onnx")
+STREAM = Path(__file__).with_name("digits_stream.npz")  # 1,079 clean digits and their labels
+CORRUPTION, SEVERITY = "fog", 5
+ABOUT = f"the embedded ViT on 1,079 handwritten digits in {CORRUPTION}, severity {SEVERITY}"
+
+
+def corrupted_stream(corruption: str = CORRUPTION, severity: int = SEVERITY) -> "Source":
+    """The held-out digits at the models' size, 32x32, each corrupted anew; the same every time."""
+    import numpy as np
+
+    from zotta_edge.corruptions import corrupt_stream
+    from zotta_edge.runtime.arrays import Labelled, load_images
+    from zotta_edge.runtime.preprocessing import resample
+    from zotta_edge.runtime.sources import Arrays
+
+    clean = load_images(STREAM)
+    size = (32, 32)
+    images = [resample(image[..., None], *size, size, "bicubic") for image in clean.images]
+    corrupted = list(corrupt_stream(images, corruption, severity, seed=0))
+    return Arrays(f"digits in {corruption}", Labelled(np.stack(corrupted), clean.labels))
