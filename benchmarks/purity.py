@@ -129,7 +129,10 @@ def by_seed(runs: dict[Precision, list[Report]]) -> str:
         for reports in zip(*runs.values(), strict=True)
     ]
     same = sum(len(set(row[1:])) == 1 for row in rows)
-    title = f"Layers chosen; all precisions agree for {same} of {len(rows)} seeds:"
+    title = (
+        f"Layers chosen; all precisions agree for {same} of {len(rows)} seeds "
+        "(*: none reaches tau, the purest is taken):"
+    )
     return table(title, ["seed", *runs], rows)
 
 
@@ -176,7 +179,7 @@ def by_samples(model: Path, images: Path, seeds: Sequence[int], reference: int) 
         rows.append([size, f"{mean:.3f}", f"{std:.3f}", choices])
     title = (
         f"Source samples (int8, seeds {', '.join(map(str, seeds))}): distance of the statistics "
-        f"from those of {reference} other images, in units of sigma, and the layers chosen:"
+        f"from those of {reference} images, in units of sigma, and the layers chosen:"
     )
     return table(title, ["samples", "mu", "sigma", "chosen"], rows)
 
