@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import torch
 from torch import nn
 
@@ -21,6 +20,7 @@ from zotta_edge.errors import ZottaError
 from zotta_edge.format import IMAGE, LOGITS, Preprocessing
 from zotta_edge.models.checkpoint import load_weights, read_checkpoint
 from zotta_edge.models.registry import architecture
+from zotta_edge.runtime.session import open_session
 
 OPSET = 21  # the first that has a native GroupNormalization with one scale a channel
 TOLERANCE = 1e-4  # largest logit difference of the ONNX model from the module
@@ -114,7 +114,10 @@ def to_onnx(module: nn.Module, name: str, size: tuple[int, int]) -> onnx.ModelPr
         try:
             model = _exported(module, example)
         except Exception as error:
-            raise ZottaError(f"torch cannot export {name} to ONNX: {_reason(error)}") from error
+            raise ZottaError(
+                f"torch cannot export {name} to ONNX ({_reason(error)}): export it to .onnx "
+                "yourself and give that file"
+            ) from error
     _compare(model, name, example.numpy(), expected.numpy())
     return model
 
@@ -171,11 +174,7 @@ def _named_by_module(model: onnx.ModelProto) -> onnx.ModelProto:
 def _compare(
     model: onnx.ModelProto, name: str, images: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]
 ) -> None:
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    session = ort.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    session = open_session(model.SerializeToString())
     for batch in (2, 1):  # the example's size, and another one
         (logits,) = session.run([LOGITS], {IMAGE: images[:batch]})
         difference = float(np.abs(logits - expected[:batch]).max())

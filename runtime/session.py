@@ -32,10 +32,13 @@ PROVIDERS: Mapping[str, str] = {
 }
 
 # What ONNX Runtime raises; the classes share no base of their own.
-ORT_ERRORS: tuple[type[Exception], ...] = tuple(
-    kind
-    for kind in vars(ort_state).values()
-    if isinstance(kind, type) and issubclass(kind, Exception)
+ORT_ERRORS: tuple[type[Exception], ...] = (
+    UnicodeDecodeError,  # when its message quotes a damaged name
+    *(
+        kind
+        for kind in vars(ort_state).values()
+        if isinstance(kind, type) and issubclass(kind, Exception)
+    ),
 )
 _SILENT = 4  # what ONNX Runtime logs it also raises; its warnings name every overridable tensor
 _EXTERNAL_DATA = b"\x0a\x08location"  # the entry that every tensor stored elsewhere must have
