@@ -1,6 +1,5 @@
 """The whole export: source -> adaptable fp32 graph -> quantized graph -> checked file."""
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from zotta_edge.export.layers import add_features
 from zotta_edge.export.norms import expose_norms
 from zotta_edge.export.sources import load_source
 from zotta_edge.export.target import describe_machine, resolve_target
-from zotta_edge.files import replacing
+from zotta_edge.files import check_writable, replacing
 from zotta_edge.format import (
     Floats,
     Layer,
@@ -30,7 +29,7 @@ from zotta_edge.format import (
     Recipe,
     to_metadata,
 )
-from zotta_edge.runtime.preprocessing import prepare
+from zotta_edge.runtime.preprocessing import fit, prepare
 from zotta_edge.runtime.sources import open_source
 
 Say = Callable[[str], None]
@@ -67,7 +66,7 @@ def export_model(
     """Export `source` to `output`; nothing is written unless every check passes."""
     options = options or ExportOptions()
     output = Path(output)
-    _refuse_unwritable(output)
+    check_writable(output)
     with _blaming(source):
         model, info = _build(source, options, say)
     write_model(model, info, output)
@@ -203,14 +202,7 @@ def _images(data: str | None, preprocessing: Preprocessing) -> Floats | None:
     if data is None:
         return None
     samples = islice(open_source(data), _IMAGES)
-    return prepare([sample.image for sample in samples], preprocessing)
-
-
-def _refuse_unwritable(output: Path) -> None:
-    """Before minutes of work, not after them."""
-    if output.is_dir():
-        raise ZottaError(f"{output} is a folder: name the .onnx file to write")
-    if not output.parent.is_dir():
-        raise ZottaError(f"cannot write {output}: there is no folder {output.parent}")
-    if not os.access(output.parent, os.W_OK):
-        raise ZottaError(f"cannot write {output}: no permission in {output.parent}")
+    images = [fit(sample.image, preprocessing) for sample in samples]
+    if not images:
+        raise ZottaError(f"--data {data} holds no images that can be read")
+    return prepare(images, preprocessing)

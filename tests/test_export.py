@@ -194,7 +194,7 @@ def test_output_in_no_folder(source: Path, tmp_path: Path, capfd) -> None:
 
 def test_output_is_a_folder(source: Path, tmp_path: Path, capfd) -> None:
     assert export(source, tmp_path) == 1
-    assert_one_line(capfd, "is a folder")
+    assert_one_line(capfd, "it is a folder")
 
 
 @contextmanager
