@@ -32,6 +32,7 @@ class Guard:
     def __init__(self, settings: Settings, source: Floats, classes: int) -> None:
         self._settings, self._source = settings, source
         self._norm = float(np.linalg.norm(source))
+        self._cosine = math.sqrt(min(settings.pairs / len(source), 1.0))
         self.events: Counter[str] = Counter(dict.fromkeys(EVENTS, 0))
         self._classes = classes
         self.reset()
@@ -50,13 +51,20 @@ class Guard:
         """|theta - theta_S| / |theta_S|."""
         return float(np.linalg.norm(theta - self._source)) / self._norm
 
-    def bounded(self, theta: Floats, proposed: Floats) -> Floats:
+    def bounded(self, theta: Floats, proposed: Floats, batch: int) -> Floats:
         """The proposed step, no longer than trusted, ending no further from the source than the
-        bound."""
+        bound.
+
+        An estimate from k pairs in d dimensions has a cosine of about sqrt(k / d) with the
+        gradient, the rest of it is noise that adds up over the updates; both limits scale with
+        that. The step also scales with sqrt(batch): larger batches make fewer updates.
+        """
         if not self._settings.guard:
             return proposed
-        proposed = self._within(theta, proposed, self._settings.max_step * self._trust, "shortened")
-        return self._within(self._source, proposed, self._settings.max_distance, "bounded")
+        step = self._settings.max_step * self._cosine * math.sqrt(batch) * self._trust
+        proposed = self._within(theta, proposed, step, "shortened")
+        furthest = self._settings.max_distance * self._cosine
+        return self._within(self._source, proposed, furthest, "bounded")
 
     def _within(self, centre: Floats, theta: Floats, radius: float, event: str) -> Floats:
         offset = theta - centre

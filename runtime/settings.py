@@ -70,7 +70,7 @@ class Settings:
     # When to adapt (drift.py)
     always: bool = _setting(False, "adapt on every batch, as the paper does")
     drift_threshold: float = _setting(
-        6.0, "adapt when the stream is this many times further off than noise explains", low=1
+        10.0, "adapt when the stream is this many times further off than noise explains", low=1
     )
     drift_window: int = _setting(64, "samples behind the drift score", low=8)
     patience: int = _setting(512, "samples after which adaptation must have paid", low=1)
@@ -80,10 +80,14 @@ class Settings:
 
     # Never worse than doing nothing (guard.py)
     guard: bool = _setting(True, "bound, roll back and reset updates that do harm")
-    max_step: float = _setting(0.1, "longest update, as a share of |theta_S|", low=0)
-    max_distance: float = _setting(0.5, "furthest from the source, as a share of |theta_S|", low=0)
+    max_step: float = _setting(
+        0.05, "longest update, as a share of |theta_S| times sqrt(k batch / d)", low=0
+    )
+    max_distance: float = _setting(
+        2.0, "furthest from the source, as a share of |theta_S| times sqrt(k / d)", low=0
+    )
     tolerance: float = _setting(
-        0.0, "share by which an update may raise the objective of its own samples", low=0
+        0.01, "share by which an update may raise its own samples' objective: rounding does", low=0
     )
     backoff: float = _setting(0.5, "longest update after a rollback, relative", low=0, high=1)
     collapse_share: float = _setting(

@@ -221,7 +221,8 @@ def test_bound(path: Path) -> None:
     run(model, 64, shift=toy.SHIFT)
     status = model.status()
     assert status["guard"]["bounded"] > 0
-    assert status["distance"] == pytest.approx(0.02, rel=1e-3)
+    cosine = np.sqrt(model.settings.pairs / status["parameters"])
+    assert status["distance"] == pytest.approx(0.02 * cosine, rel=1e-3)
 
 
 def test_a_stream_that_returns_gets_the_source_back(path: Path) -> None:

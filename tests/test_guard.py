@@ -23,16 +23,29 @@ def answers(labels: NDArray[np.int64], confidence: float) -> NDArray[np.float32]
 
 def test_a_long_step_is_shortened() -> None:
     watch = guard(max_step=0.1, max_distance=10.0)
-    moved = watch.bounded(SOURCE, SOURCE + np.array([5, 0], np.float32))
+    moved = watch.bounded(SOURCE, SOURCE + np.array([5, 0], np.float32), 1)
     np.testing.assert_allclose(moved, [3.5, 4.0], rtol=1e-6)
     assert watch.events["shortened"] == 1
     short = SOURCE + np.array([0.1, 0], np.float32)
-    assert watch.bounded(SOURCE, short) is short
+    assert watch.bounded(SOURCE, short, 1) is short
+
+
+def test_the_longest_step_grows_with_what_stands_behind_it() -> None:
+    source = np.ones(500, np.float32)
+    far = source + 10
+    lengths = {
+        (pairs, batch): float(np.linalg.norm(moved - source))
+        for pairs in (5, 20)
+        for batch in (1, 16)
+        for moved in [Guard(Settings(pairs=pairs), source, CLASSES).bounded(source, far, batch)]
+    }
+    assert lengths[20, 1] == pytest.approx(2 * lengths[5, 1], rel=1e-4)
+    assert lengths[5, 16] == pytest.approx(4 * lengths[5, 1], rel=1e-4)
 
 
 def test_the_distance_from_the_source_is_bounded() -> None:
     watch = guard(max_step=10.0, max_distance=0.2)
-    moved = watch.bounded(SOURCE, SOURCE + np.array([0, 3], np.float32))
+    moved = watch.bounded(SOURCE, SOURCE + np.array([0, 3], np.float32), 1)
     assert watch.distance(moved) == pytest.approx(0.2)
     np.testing.assert_allclose(moved, [3.0, 5.0], rtol=1e-6)
     assert watch.events["bounded"] == 1
@@ -40,7 +53,7 @@ def test_the_distance_from_the_source_is_bounded() -> None:
 
 def test_a_step_that_is_not_finite_is_not_taken() -> None:
     watch = guard()
-    moved = watch.bounded(SOURCE, np.array([np.nan, 1], np.float32))
+    moved = watch.bounded(SOURCE, np.array([np.nan, 1], np.float32), 1)
     np.testing.assert_array_equal(moved, SOURCE)
 
 
@@ -49,10 +62,10 @@ def test_rollback_backs_off_and_recovers() -> None:
     far = SOURCE + np.array([5, 0], np.float32)
     assert not watch.accepts(before=1.0, after=1.1)
     assert watch.events["rollback"] == 1
-    assert watch.bounded(SOURCE, far)[0] == pytest.approx(3.25)  # half as far
+    assert watch.bounded(SOURCE, far, 1)[0] == pytest.approx(3.25)  # half as far
     for _ in range(10):
         assert watch.accepts(before=1.0, after=0.9)
-    assert watch.bounded(SOURCE, far)[0] == pytest.approx(3.5)
+    assert watch.bounded(SOURCE, far, 1)[0] == pytest.approx(3.5)
 
 
 def test_an_objective_that_is_not_a_number_is_a_rise() -> None:
@@ -111,7 +124,7 @@ def test_confident_answers_in_many_classes_are_no_collapse() -> None:
 def test_switched_off_it_lets_everything_pass() -> None:
     watch = guard(guard=False)
     far = SOURCE * 100
-    assert watch.bounded(SOURCE, far) is far
+    assert watch.bounded(SOURCE, far, 1) is far
     assert watch.accepts(before=1.0, after=2.0)
     watch.observe(answers(np.arange(64) % CLASSES, 1.0), at_source=True)
     watch.observe(answers(np.full(64, 3), 9.0), at_source=False)

@@ -103,7 +103,7 @@ class Zotta:
             rate, size = self._settings.gains(self._updates)
             estimate = self._estimator(batch, theta, self._objective, size, self._rng)
             proposed = self._optimiser.step(theta, estimate.gradient, rate)
-            theta = self._guard.bounded(theta, proposed)
+            theta = self._guard.bounded(theta, proposed, batch.batch)
             estimates.append(estimate)
         self._gate.record(estimates[0].loss, batch.batch)
         if self._settings.prediction == "after":
