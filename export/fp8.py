@@ -4,15 +4,14 @@ A CPU has no FP8 arithmetic: this buys file size and the numerics of an FP8 acce
 """
 
 import math
-from typing import cast
 
 import ml_dtypes
 import numpy as np
 import onnx
-from onnx import NodeProto, helper, version_converter
+from onnx import NodeProto, helper
 
-from zotta_edge.errors import ZottaError
-from zotta_edge.export.graph import Graph, first_line, open_session
+from zotta_edge.export.graph import Graph, open_session
+from zotta_edge.export.opset import with_opset
 from zotta_edge.export.weighted import Weighted, copy_of, find_weighted, store_folded
 from zotta_edge.format import IMAGE, Floats
 
@@ -33,7 +32,8 @@ def quantize_fp8(
     weights. The image is left alone (its 8 bits do not fit E4M3's 4), and so are products of two
     activations (attention).
     """
-    quantized = _with_float8(copy_of(model))
+    quantized = with_opset(copy_of(model), _OPSET)
+    quantized.ir_version = max(quantized.ir_version, _IR_VERSION)
     graph = Graph(quantized)
     weighted = find_weighted(graph)
     scales = _activation_scales(quantized, _activations(graph, weighted), images)
@@ -101,22 +101,7 @@ def _activation_scales(
 
 
 def _noise(model: onnx.ModelProto) -> Floats:
-    """Stands in for images: normalised pixels have about this spread, and headroom does the rest."""
+    """Stands in for images: normalised pixels spread as much, and the headroom does the rest."""
     image = next(value for value in model.graph.input if value.name == IMAGE)
     shape = [axis.dim_value for axis in image.type.tensor_type.shape.dim][1:]
     return np.random.default_rng(0).standard_normal((_SAMPLES, *shape), dtype=np.float32)
-
-
-def _with_float8(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Raise the opset of a model that does not know float8 yet."""
-    opset = Graph(model).opset
-    if opset < _OPSET:
-        try:
-            model = cast(onnx.ModelProto, version_converter.convert_version(model, _OPSET))
-        except Exception as error:
-            raise ZottaError(
-                f"cannot raise the model from opset {opset} to {_OPSET}, which fp8 needs "
-                f"({first_line(error)}): export the source with a later opset, or use int8"
-            ) from error
-    model.ir_version = max(model.ir_version, _IR_VERSION)
-    return model

@@ -115,7 +115,7 @@ def _quantize(
     model: onnx.ModelProto, precision: Precision, target: str, images: Floats | None
 ) -> tuple[onnx.ModelProto, str]:
     if precision == "int8":
-        return quantize_int8(model, resolve_target(target), images)
+        return quantize_int8(model, resolve_target(target))
     return quantize_fp8(model, images)
 
 

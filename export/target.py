@@ -3,7 +3,7 @@
 import os
 import platform
 from pathlib import Path
-from typing import Literal, cast, get_args
+from typing import Literal, get_args
 
 from zotta_edge.errors import ZottaError
 
@@ -19,9 +19,10 @@ def resolve_target(name: str) -> Target:
     """The target of `--target`; `auto` is this machine."""
     if name == "auto":
         return detect_target()
-    if name not in TARGETS:
-        raise ZottaError(f"unknown target {name}: choose auto, {', '.join(TARGETS)}")
-    return cast(Target, name)
+    for target in TARGETS:
+        if name == target:
+            return target
+    raise ZottaError(f"unknown target {name}: choose auto, {', '.join(TARGETS)}")
 
 
 def detect_target() -> Target:

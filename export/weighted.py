@@ -22,7 +22,7 @@ class Weighted:
 
     @property
     def name(self) -> str:
-        return self.node.input[1]
+        return str(self.node.input[1])
 
     def largest(self) -> Floats:
         """max |w| of each output channel, broadcastable to the weight; 1 for a row of zeros."""

@@ -12,7 +12,7 @@ _ELEMENT = 15.0
 _TRANSCENDENTAL = 40.0
 
 _VIEWS = {"Constant", "Flatten", "Identity", "Reshape", "Shape", "Squeeze", "Unsqueeze"}
-_TRANSCENDENTALS = {"Erf", "Exp", "Gelu", "Log", "Sigmoid", "Softplus", "Swish", "Tanh"}
+_TRANSCENDENTALS = {"Erf", "Exp", "FastGelu", "Gelu", "Log", "Sigmoid", "Softplus", "Swish", "Tanh"}
 _PRODUCTS = {  # op -> input that holds the left factor
     "DynamicQuantizeMatMul": 0,
     "FusedMatMul": 0,
@@ -49,6 +49,9 @@ def _multiply_adds(
         count = prod(output) * prod(inputs[_CONVOLUTIONS[op]][1:])  # [out, in / groups, h, w]
     elif op in _TRANSPOSED:
         count = prod(inputs[0]) * prod(inputs[1][1:])
+    elif op == "QAttention":  # inputs: x [..., token, channel], weights of Q, K and V side by side
+        count = prod(output) * 3 * inputs[0][-1]
+        return _EIGHT_BIT * count + prod(output) * 2 * output[-2]  # scores and their sum: fp32
     else:
         return 0.0
     return count * (_EIGHT_BIT if "Integer" in op or "Q" in op or "Quantize" in op else 1.0)
