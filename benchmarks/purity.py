@@ -9,7 +9,6 @@ quantized statistics lie from fp32 ones, and what it costs in time and memory.
 
 import argparse
 import platform
-import resource
 import subprocess
 import sys
 import tempfile
@@ -21,12 +20,13 @@ import numpy as np
 import onnxruntime
 import sklearn
 
-from zotta_edge.calibration.calibrate import Report, Settings, calibrate
+from zotta_edge.calibration.calibrate import Report, Settings, calibrate, store
 from zotta_edge.calibration.purity import layer_purities
 from zotta_edge.calibration.samples import read_samples
 from zotta_edge.calibration.selection import Choice
 from zotta_edge.export.pipeline import ExportOptions, export_model
 from zotta_edge.format import Floats, Precision
+from zotta_edge.runtime.memory import with_peak
 from zotta_edge.runtime.session import read_info
 
 SEEDS = range(5)
@@ -206,8 +206,9 @@ def memory(data: Path, folder: Path) -> str:
 
 
 def peak_of_one_run(model: Path, data: Path) -> int:
-    calibrate(model, data / CASES[0].images)
-    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    """In MB; getrusage would count the peak of the process that started this one."""
+    _, peak = with_peak(lambda: store(calibrate(model, data / CASES[0].images), model))
+    return round((peak or 0) / 2**20)
 
 
 def chosen(report: Report) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from zotta_edge.calibration.metadata import replace_metadata
 from zotta_edge.calibration.purity import layer_purities
 from zotta_edge.calibration.samples import (
     MIN_SAMPLES,
@@ -19,7 +20,6 @@ from zotta_edge.calibration.selection import Choice, Selection, by_purity, by_sc
 from zotta_edge.calibration.statistics import source_statistics
 from zotta_edge.corruptions import corrupt_batch
 from zotta_edge.errors import ZottaError
-from zotta_edge.files import replacing
 from zotta_edge.format import Calibration, Floats, ModelInfo, to_metadata
 from zotta_edge.runtime.images import Image
 from zotta_edge.runtime.preprocessing import as_batch
@@ -141,14 +141,8 @@ def select_layers(
 
 def store(report: Report, output: str | Path | None = None) -> Path:
     """Put the calibration into the file, or into a copy at `output`; the graph stays as it is."""
-    import onnx
-
     target = Path(output or report.model)
-    model = onnx.load(report.model, load_external_data=False)
-    others = {p.key: p.value for p in model.metadata_props if not p.key.startswith("zotta.")}
-    onnx.helper.set_model_props(model, others | to_metadata(report.info))
-    with replacing(target) as temporary:
-        temporary.write_bytes(model.SerializeToString())
+    replace_metadata(report.model, target, to_metadata(report.info), prefix="zotta.")
     return target
 
 

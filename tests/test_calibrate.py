@@ -17,6 +17,7 @@ from zotta_edge.calibration.samples import read_samples
 from zotta_edge.calibration.selection import Choice
 from zotta_edge.errors import ZottaError
 from zotta_edge.export.pipeline import ExportOptions, export_model
+from zotta_edge.format import to_metadata
 from zotta_edge.runtime.session import read_info
 
 RULES = ("purity", "all", "parameters", "gradient", "influence")
@@ -290,3 +291,21 @@ def test_settings_refuse_nonsense() -> None:
         Settings(samples=7)
     with pytest.raises(ZottaError, match="seed"):
         Settings(seed=-1)
+
+
+def test_the_file_is_copied_byte_for_byte_but_for_its_metadata(model: Path, photos: Path) -> None:
+    """As protobuf itself would write it, for a model with every kind of top-level field."""
+    proto = onnx.load(model)
+    proto.model_version = 2**40 + 7
+    proto.doc_string = "ünïcode " * 40
+    proto.metadata_props.insert(0, onnx.StringStringEntryProto(key="author", value="somebody"))
+    proto.functions.add(name="unused", domain="nowhere")
+    onnx.save(proto, model)
+    store(report := calibrate(model, photos, settings=Settings(Choice(layers=(1,)))))
+    expected = onnx.load(model)
+    found = {entry.key: entry.value for entry in expected.metadata_props}
+    assert found == {"author": "somebody"} | to_metadata(report.info)
+    del expected.metadata_props[:], proto.metadata_props[:]
+    assert expected.SerializeToString(deterministic=True) == proto.SerializeToString(
+        deterministic=True
+    )
