@@ -14,7 +14,7 @@ from zotta_edge.format import IMAGE, Floats
 
 _TOLERANCE = 1e-4  # largest difference from the formula, relative to the largest value
 _BATCH = 2
-_STEPS = 6  # nodes between the last product and the tensor that holds the result
+_STEPS = 8  # nodes from the Softmax to the tensor that holds the result
 
 
 @dataclass(frozen=True)
@@ -48,17 +48,19 @@ def attend(x: Floats, attention: Attention) -> Floats:
 
 
 def _match(graph: Graph, shapes: Shapes, softmax: NodeProto) -> Attention | None:
-    output = _result(graph, softmax)
-    projections = _projections(graph, output) if output else []
+    path = _path(graph, softmax)
+    output = path[-1] if path else ""
+    projections = _projections(graph, output) if path else []
     inputs = {node.input[0] for node in projections}
     if len(projections) not in (1, 3) or len(inputs) != 1:
         return None
     x = inputs.pop()
-    scores, result = shapes.get(softmax.output[0], ()), shapes.get(output, ())
-    if [len(scores), len(result), len(shapes.get(x, ()))] != [4, 3, 3]:
+    result = shapes.get(output, ())
+    heads = next((shapes[name][1] for name in path if len(shapes.get(name, ())) == 4), 0)
+    if heads < 1 or [len(result), len(shapes.get(x, ()))] != [3, 3]:
         return None
     candidates = (
-        Attention(x, output, order[0].input[1], *_joined(graph, order), scores[1])
+        Attention(x, output, order[0].input[1], *_joined(graph, order), heads)
         for order in permutations(projections)
     )
     right = (
@@ -94,17 +96,17 @@ def _joined(graph: Graph, projections: tuple[NodeProto, ...]) -> tuple[Floats, F
     return np.concatenate(weights, axis=1), np.concatenate(biases)
 
 
-def _result(graph: Graph, softmax: NodeProto) -> str:
-    """Follow the only reader until a product with constant weights reads: the projection."""
-    name = str(softmax.output[0])
+def _path(graph: Graph, softmax: NodeProto) -> list[str]:
+    """Tensors from the only reader to the only reader, until a projection reads; else nothing."""
+    path = [str(softmax.output[0])]
     for _ in range(_STEPS):
-        readers = graph.consumers.get(name, [])
+        readers = graph.consumers.get(path[-1], [])
         if len(readers) != 1:
-            return ""
+            return []
         if _is_projection(graph, readers[0]):
-            return name
-        name = str(readers[0].output[0])
-    return ""
+            return path
+        path.append(str(readers[0].output[0]))
+    return []
 
 
 def _projections(graph: Graph, output: str) -> list[NodeProto]:

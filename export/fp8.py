@@ -12,7 +12,7 @@ from onnx import NodeProto, helper
 
 from zotta_edge.export.graph import Graph, open_session
 from zotta_edge.export.opset import with_opset
-from zotta_edge.export.weighted import Weighted, copy_of, find_weighted, store_folded
+from zotta_edge.export.weighted import Weighted, copy_of, find_weighted, reads_image, store_folded
 from zotta_edge.format import IMAGE, Floats
 
 LARGEST = 448.0  # E4M3 number; there are no infinities
@@ -52,9 +52,8 @@ def quantize_fp8(
 
 def _activations(graph: Graph, weighted: list[Weighted]) -> list[str]:
     """What weighted nodes read, once each, without what comes straight from the image."""
-    computed = {item.node.output[0] for item in weighted}
-    inputs = dict.fromkeys(item.node.input[0] for item in weighted)
-    return [x for x in inputs if computed & graph.reaching([x])]
+    inputs = (item.node.input[0] for item in weighted if not reads_image(graph, item))
+    return list(dict.fromkeys(inputs))
 
 
 def _round_activation(graph: Graph, x: str, scale: float) -> list[NodeProto]:

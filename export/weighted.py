@@ -12,7 +12,7 @@ from zotta_edge.format import Floats
 _LEAST = 256  # weights; below, scales and nodes would outweigh what 8 bits save
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Weighted:
     """A MatMul, Gemm or Conv and its constant second input."""
 
@@ -52,6 +52,15 @@ def find_weighted(graph: Graph) -> list[Weighted]:
         if weight is not None and weight.dtype == np.float32 and weight.size >= _LEAST:
             found.append(Weighted(node, weight, _channel_axis(node) % weight.ndim))
     return found
+
+
+def reads_image(graph: Graph, item: Weighted) -> bool:
+    """Whether no product or convolution comes before it, however small."""
+    before = graph.reaching([item.node.input[0]])
+    return not any(
+        node.op_type in ("MatMul", "Gemm", "Conv") and node.output[0] in before
+        for node in graph.nodes
+    )
 
 
 def _channel_axis(node: NodeProto) -> int:
