@@ -47,7 +47,6 @@ def test_wheel_holds_every_tracked_module(wheel: Path) -> None:
         assert committed <= set(archive.namelist())
 
 
-
 def test_wheel_installs_and_runs_elsewhere(wheel: Path, tmp_path: Path) -> None:
     """The wheel alone, dependencies from the running environment, outside the checkout."""
     target = tmp_path / "site"

@@ -62,9 +62,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--preprocessing", choices=sorted(PRESETS), help="a usual mean and std")
     group.add_argument("--mean", metavar="R,G,B", help="e.g. 0.485,0.456,0.406")
     group.add_argument("--std", metavar="R,G,B", help="e.g. 0.229,0.224,0.225")
-    group.add_argument(
-        "--size", metavar="N|HxW", help="input size, where the source has none"
-    )
+    group.add_argument("--size", metavar="N|HxW", help="input size, where the source has none")
     group.add_argument("--resize", type=int, metavar="N", help="shorter side before the crop")
     group.add_argument("--interpolation", choices=("bicubic", "bilinear", "area"))
 
