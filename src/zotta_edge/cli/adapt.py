@@ -38,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="image folder, glob, .npz / .npy, video file, camera:N, or - for paths on stdin",
     )
     parser.add_argument("--labels", type=Path, metavar="CSV", help="name,label lines, to score")
-    parser.add_argument("--batch-size", type=_positive, default=64, metavar="N", help="default: 64")
+    parser.add_argument("--batch-size", type=_positive, default=16, metavar="N", help="default: 16")
     parser.add_argument("--limit", type=_positive, metavar="N", help="stop after N images")
     parser.add_argument("--strict", action="store_true", help="fail on an unreadable image")
     group = parser.add_argument_group("adaptation")
