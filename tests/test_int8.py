@@ -36,9 +36,15 @@ def deit(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[P
     return folder, export(source, folder, "int8")
 
 
+@pytest.fixture
+def integers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test's network is narrow; let its convolutions be integers all the same."""
+    monkeypatch.setattr("zotta_edge.export.int8._FEWEST_PRODUCTS", 1)
+
+
 @pytest.mark.parametrize(("target", "largest"), [("avx2", 63), ("vnni", 127), ("arm64", 127)])
 def test_products_fit_the_target(
-    target: str, largest: int, residual_net: onnx.ModelProto, tmp_path: Path
+    target: str, largest: int, residual_net: onnx.ModelProto, tmp_path: Path, integers: None
 ) -> None:
     """Two products of 255 and a weight must fit 16 bits where the CPU adds them there."""
     onnx.save(residual_net, tmp_path / "net.onnx")
@@ -56,13 +62,23 @@ def test_a_transformer_runs_in_integers(deit: tuple[Path, ModelInfo]) -> None:
     assert operators["MatMul"] == operators["Gemm"] == 0
 
 
-def test_convolutions_run_in_integers(residual_net: onnx.ModelProto, tmp_path: Path) -> None:
+def test_convolutions_run_in_integers(
+    residual_net: onnx.ModelProto, tmp_path: Path, integers: None
+) -> None:
     onnx.save(residual_net, tmp_path / "net.onnx")
     export(tmp_path / "net.onnx", tmp_path, "int8")
     graph = onnx.load(tmp_path / "int8_avx2.onnx").graph
     operators = Counter(node.op_type for node in graph.node)
     assert operators["QLinearConv"] + operators["Conv"] == 5
     assert operators["QLinearConv"] >= 3
+
+
+def test_narrow_convolutions_stay_in_fp32(residual_net: onnx.ModelProto, tmp_path: Path) -> None:
+    onnx.save(residual_net, tmp_path / "net.onnx")
+    export(tmp_path / "net.onnx", tmp_path, "int8")
+    operators = Counter(node.op_type for node in onnx.load(tmp_path / "int8_avx2.onnx").graph.node)
+    assert operators["Conv"] == 5
+    assert operators["QLinearConv"] == 0
 
 
 def test_size_and_logits_of_a_real_transformer(
