@@ -13,8 +13,9 @@ from zotta_edge.files import sha256
 from zotta_edge.format import Floats, ModelInfo
 from zotta_edge.runtime import state as states
 from zotta_edge.runtime.engine import Engine
-from zotta_edge.runtime.methods import Answer, find
+from zotta_edge.runtime.methods import Answer, chosen_layers, find, usual_method
 from zotta_edge.runtime.preprocessing import as_batch
+from zotta_edge.runtime.session import read_info
 from zotta_edge.runtime.settings import Settings
 from zotta_edge.runtime.statistics import log_softmax
 
@@ -47,13 +48,13 @@ class AdaptiveModel:
         self,
         engine: Engine,
         settings: Settings | None = None,
-        method: str = "zotta",
+        method: str | None = None,
         fingerprint: str = "",
     ) -> None:
         self.settings = settings or Settings()
-        self.method = method
+        self.method = method or usual_method(engine.info, self.settings)
         self._engine, self.fingerprint = engine, fingerprint
-        self._method = find(method)(engine, self.settings)
+        self._method = find(self.method)(engine, self.settings)
         self._turn = threading.RLock()
         self._frozen = False
         self._counts = np.zeros(3, np.int64)  # images, batches, resets
@@ -63,13 +64,19 @@ class AdaptiveModel:
         cls,
         path: str | Path,
         settings: Settings | None = None,
-        method: str = "zotta",
+        method: str | None = None,
         provider: str | None = None,
         threads: int | None = None,
     ) -> "AdaptiveModel":
-        """Open a calibrated model file; `threads` None uses the physical cores."""
+        """Open a calibrated model file.
+
+        `method` None is `primed` where the file is primed, else `zotta`; `threads` None uses the
+        physical cores.
+        """
         settings = settings or Settings()
-        chosen = settings.layers if find(method).moves_affines else ()
+        chosen = settings.layers
+        if method is not None:
+            chosen = chosen_layers(find(method), settings, lambda: read_info(path))
         engine = Engine.open(path, chosen=chosen, threads=threads, provider=provider)
         return cls(engine, settings, method, sha256(path))
 
@@ -120,11 +127,14 @@ class AdaptiveModel:
     def unfreeze(self) -> None:
         self._frozen = False
 
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """What a state file would hold, by name."""
+        with self._turn:
+            return self._state()
+
     def save_state(self, path: str | Path) -> None:
         """Write what was learned; a model that loads it goes on bit for bit as this one would."""
-        with self._turn:
-            arrays = self._state()
-        states.save(path, arrays, self.fingerprint, self.method)
+        states.save(path, self.arrays(), self.fingerprint, self.method)
 
     def load_state(self, path: str | Path) -> None:
         """Go on from a saved state; one that does not fit is refused and changes nothing."""

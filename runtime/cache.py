@@ -1,9 +1,10 @@
 """Cut models kept beside the model they come from, so that only the first start has to cut.
 
-A cut is three files named by a fingerprint of all that it depends on: two models and a record with
-their checksums, written last. Writers of one name write the same bytes, each file is put in place
-whole, and a reader that finds anything else than the record promises cuts again; so processes may
-start, and die, at any moment.
+Other graphs that are made from a model on the device are kept in the same way, as cones without a
+stem. A cut is three files named by a fingerprint of all that it depends on: two models and a record
+with their checksums, written last. Writers of one name write the same bytes, each file is put in
+place whole, and a reader that finds anything else than the record promises cuts again; so processes
+may start, and die, at any moment.
 """
 
 import contextlib
@@ -14,7 +15,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,7 +28,7 @@ if TYPE_CHECKING:  # needs the onnx package, which a start from the cache does n
     from zotta_edge.runtime.cut import Halves
 
 FOLDER = ".zotta-cache"
-KEPT = 4  # cuts of one model's name, the most recently used
+KEPT = 6  # cuts of one model's name, the most recently used
 _ABANDONED = 3600.0  # seconds after which a temporary file has no writer any more
 _REVISION = 1  # of what a cut holds: raise it when `cut` or `work` changes
 _KEY = 24  # hexadecimal digits of a fingerprint
@@ -44,23 +45,46 @@ class Cut:
     cone_share: float  # of a full pass's work
 
 
+Rewrite = Callable[[bytes, str], bytes]  # a model file's content and path -> another model
+
+
 def find_or_cut(path: Path, chosen: Sequence[int] | None) -> Cut:
     """The cut of the model at `path` before the chosen layers (None: as calibrated)."""
+
+    def make(content: bytes) -> "Halves":
+        from zotta_edge.runtime.cut import cut
+
+        return cut(content, chosen, str(path))
+
+    # `None` gets a name of its own: the file alone says what was calibrated, unread.
+    return _find_or_make(path, "calibrated" if chosen is None else str(sorted(set(chosen))), make)
+
+
+def find_or_rewrite(path: Path, purpose: str, rewrite: Rewrite) -> Path | bytes:
+    """Another model made from the one at `path`, kept under its purpose."""
+
+    def make(content: bytes) -> "Halves":
+        from zotta_edge.runtime.cut import Halves
+
+        return Halves(None, rewrite(content, str(path)), 1.0)
+
+    return _find_or_make(path, purpose, make).cone
+
+
+def _find_or_make(path: Path, what: str, make: Callable[[bytes], "Halves"]) -> Cut:
     if not path.is_file():
         raise ZottaError(f"{path} is not a file" if path.exists() else f"{path} does not exist")
-    name = _name(path, sha256(path), chosen)
+    name = _name(path, sha256(path), what)
     for folder in _folders(path):
         if found := _load(folder, name):
             return found
-    return _cut(path, chosen)
+    return _make(path, what, make)
 
 
-def _cut(path: Path, chosen: Sequence[int] | None) -> Cut:
-    from zotta_edge.runtime.cut import cut
-
+def _make(path: Path, what: str, make: Callable[[bytes], "Halves"]) -> Cut:
     content = path.read_bytes()
-    name = _name(path, hashlib.sha256(content).hexdigest(), chosen)
-    halves = cut(content, chosen, str(path))
+    name = _name(path, hashlib.sha256(content).hexdigest(), what)
+    halves = make(content)
     for folder in _folders(path):
         try:
             _store(folder, name, halves)
@@ -90,10 +114,8 @@ def _user_cache() -> Path | None:
         return None
 
 
-def _name(path: Path, fingerprint: str, chosen: Sequence[int] | None) -> str:
-    """`None` gets a name of its own: the file alone says what was calibrated, unread."""
-    layers = "calibrated" if chosen is None else sorted(set(chosen))
-    key = hashlib.sha256(f"{fingerprint} {layers} {__version__} {_REVISION}".encode()).hexdigest()
+def _name(path: Path, fingerprint: str, what: str) -> str:
+    key = hashlib.sha256(f"{fingerprint} {what} {__version__} {_REVISION}".encode()).hexdigest()
     return f"{path.stem}.{key[:_KEY]}"
 
 

@@ -40,19 +40,19 @@ class _Sides:
 
 def cut(content: bytes, chosen: Sequence[int] | None, path: str) -> Halves:
     """Cut the model file `content` at the affines of the chosen layers (None: as calibrated)."""
-    model = _parse(content, path)
+    model = parse(content, path)
     info = from_metadata({entry.key: entry.value for entry in model.metadata_props}, path)
     affines = _affines(info, chosen, path)
     outputs = [LOGITS, *(layer.feature for layer in info.layers), EMBEDDING]
-    sides = _split(_live(model.graph.node, outputs), affines)
+    sides = _split(live(model.graph.node, outputs), affines)
     names = [name for side in (sides.constant, sides.stem, sides.cone) for name in _made(side)]
     tensors = trace(model, names, sides.handed, path)
     declared = {tensor.name: tensor for tensor in (*model.graph.input, *model.graph.output)}
     declared |= tensors.declared
     stem_outputs = [*sides.handed, *outputs]
-    stem = _build(model, sides.stem, sides.constant, [IMAGE], stem_outputs, declared)
+    stem = build(model, sides.stem, sides.constant, [IMAGE], stem_outputs, declared)
     free = [*sides.handed, *sorted(affines)]
-    cone = _build(model, sides.cone, sides.constant, free, outputs, declared)
+    cone = build(model, sides.cone, sides.constant, free, outputs, declared)
     cone.metadata_props.extend(model.metadata_props)
     return Halves(
         stem.SerializeToString(deterministic=True) if sides.stem else None,
@@ -61,7 +61,7 @@ def cut(content: bytes, chosen: Sequence[int] | None, path: str) -> Halves:
     )
 
 
-def _parse(content: bytes, path: str) -> ModelProto:
+def parse(content: bytes, path: str) -> ModelProto:
     if has_external_data(content):
         raise ZottaError(f"{path} keeps its weights in other files: export it into a single file")
     try:
@@ -88,14 +88,14 @@ def _affines(info: ModelInfo, chosen: Sequence[int] | None, path: str) -> set[st
     return {name for norm in norms for name in (norm.scale, norm.shift)}
 
 
-def _live(nodes: Sequence[NodeProto], outputs: Iterable[str]) -> list[NodeProto]:
+def live(nodes: Sequence[NodeProto], outputs: Iterable[str]) -> list[NodeProto]:
     """Nodes that the outputs depend on: ONNX Runtime would execute the others as well."""
-    needed, live = set(outputs), []
+    needed, kept = set(outputs), []
     for node in reversed(nodes):
         if not needed.isdisjoint(node.output):
-            live.append(node)
+            kept.append(node)
             needed |= _reads(node)
-    return live[::-1]
+    return kept[::-1]
 
 
 def _split(nodes: Iterable[NodeProto], affines: Collection[str]) -> _Sides:
@@ -133,7 +133,7 @@ def _made(nodes: Iterable[NodeProto]) -> list[str]:
     return [name for node in nodes for name in node.output if name]
 
 
-def _build(
+def build(
     model: ModelProto,
     nodes: list[NodeProto],
     constant: list[NodeProto],
@@ -142,7 +142,7 @@ def _build(
     declared: Mapping[str, ValueInfoProto],
 ) -> ModelProto:
     """A model of `nodes`, the constants they need, and those of `outputs` that they make."""
-    needed = _live(constant, _read_by(nodes))
+    needed = live(constant, _read_by(nodes))
     stored, made = _read_by([*needed, *nodes]).union(inputs), set(_made(nodes))
     graph = helper.make_graph(
         [*needed, *nodes],

@@ -33,6 +33,16 @@ class RunningMean:
         self.mean = self.mean + share * (features.mean(axis=0, dtype=np.float64) - self.mean)
         self.variance = (1 - share) ** 2 * self.variance + share**2 / batch
 
+    def reset(self) -> None:
+        self.mean, self.samples, self.variance = np.zeros_like(self.mean), 0, 0.0
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        return {"mean": self.mean, "numbers": np.array([self.samples, self.variance])}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        self.mean = state["mean"]
+        self.samples, self.variance = int(state["numbers"][0]), float(state["numbers"][1])
+
 
 class Drift:
     """Mean features of the stream against the source's, less what sampling noise explains.
@@ -79,6 +89,12 @@ class Drift:
     def remember(self) -> None:
         """From now on `change` compares with the stream as it is."""
         self._reference, self._reference_noise = self._now.mean, self._now.variance
+
+    def begin(self, features: Sequence[Floats]) -> None:
+        """Another stream begins with this batch: forget the one before, and remember this."""
+        self._now.reset()
+        self.observe(features)
+        self.remember()
 
     def _significance(self, mean: Doubles, noise: float) -> float:
         if self._now.samples < _ENOUGH:

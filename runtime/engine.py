@@ -11,7 +11,7 @@ import onnxruntime as ort
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import EMBEDDING, IMAGE, LOGITS, Floats, ModelInfo, from_metadata
-from zotta_edge.runtime.cache import find_or_cut
+from zotta_edge.runtime.cache import Rewrite, find_or_cut, find_or_rewrite
 from zotta_edge.runtime.session import ORT_ERRORS, image_axes, open_session, session_info
 
 
@@ -33,6 +33,22 @@ class Stem:
     outputs: Mapping[str, Floats]  # outputs that are final already
 
 
+@dataclass(frozen=True)
+class ModelFile:
+    """Where an engine's graphs come from, and how they are opened."""
+
+    path: Path
+    threads: int | None
+    provider: str | None
+
+    def session(self, model: str | Path | bytes) -> Any:
+        return open_session(model, threads=self.threads, provider=self.provider)
+
+    def rewritten(self, purpose: str, rewrite: Rewrite) -> "Graph":
+        """Another graph made from the same file; it is kept beside the file, as a cut is."""
+        return Graph(self.session(find_or_rewrite(self.path, purpose, rewrite)))
+
+
 class Engine:
     """Runs a model file in two halves; safe to call from several threads.
 
@@ -48,13 +64,15 @@ class Engine:
         cone_share: float,
         stem: Any | None,
         cone: Any | None,
+        file: "ModelFile",
     ) -> None:
         self.info = info
+        self.file = file
         self.chosen = chosen
         self.cone_share = cone_share  # of a full pass's work
         self.passes = 0.0  # full-pass equivalents x samples executed so far
-        self._stem = _Half(stem) if stem else None
-        self._cone = _Half(cone) if cone else None
+        self._stem = Graph(stem) if stem else None
+        self._cone = Graph(cone) if cone else None
         self._image = image_axes(info.preprocessing)
         self._affines = {
             name: info.affines[name].shape[1:]
@@ -75,15 +93,16 @@ class Engine:
         provider: str | None = None,
     ) -> "Engine":
         """Open a model to move the affines of the chosen layers: None as calibrated, () none."""
+        file = ModelFile(Path(path), threads, provider)
         if chosen is not None and len(chosen) == 0:
-            session = open_session(path, threads=threads, provider=provider)
-            return cls(session_info(session, path), (), 0.0, session, None)
-        found = find_or_cut(Path(path), chosen)
-        cone = open_session(found.cone, threads=threads, provider=provider)
-        stem = found.stem and open_session(found.stem, threads=threads, provider=provider)
+            session = file.session(path)
+            return cls(session_info(session, path), (), 0.0, session, None, file)
+        found = find_or_cut(file.path, chosen)
+        cone = file.session(found.cone)
+        stem = found.stem and file.session(found.stem)
         info = from_metadata(cone.get_modelmeta().custom_metadata_map, path)
         layers = info.chosen if chosen is None else tuple(sorted(set(chosen)))
-        return cls(info, layers, found.cone_share, stem, cone)
+        return cls(info, layers, found.cone_share, stem, cone, file)
 
     def stem(self, images: Floats) -> Stem:
         """Run what no chosen affine changes; `images` are prepared, [batch, C, H, W]."""
@@ -91,7 +110,7 @@ class Engine:
         tensors = {IMAGE: _as_tensor(images)}
         if self._stem:
             tensors |= self._stem.run(tensors)
-        self._count(len(images) * (1.0 - self.cone_share))
+        self.count(len(images) * (1.0 - self.cone_share))
         handed = self._cone.inputs if self._cone else ()
         return Stem(
             len(images),
@@ -108,7 +127,11 @@ class Engine:
             moved = {name: _as_tensor(value) for name, value in affines.items()}
             made = self._cone.run({**stem.handed, **moved})
             outputs |= {name: value.numpy() for name, value in made.items()}
-            self._count(stem.batch * self.cone_share)
+            self.count(stem.batch * self.cone_share)
+        return self.gathered(outputs)
+
+    def gathered(self, outputs: Mapping[str, Floats]) -> Outputs:
+        """A pass's outputs by name, which may come from another graph of the same file."""
         logits, *features, embedding = (outputs[name] for name in self._outputs)
         return Outputs(logits, tuple(features), embedding)
 
@@ -121,18 +144,28 @@ class Engine:
                 f"{name} has {len(value)} rows for a batch of {batch}: give 1 or {batch}"
             )
 
-    def _count(self, passes: float) -> None:
+    def count(self, passes: float) -> None:
+        """Add full passes x samples, which a method may also make in a graph of its own."""
         with self._lock:
             self.passes += passes
 
 
-class _Half:
+class Graph:
     """One session whose tensors stay ONNX Runtime's own: nothing is copied on the way."""
 
     def __init__(self, session: Any) -> None:
         self._session = session
         self.inputs = [tensor.name for tensor in session.get_inputs()]
         self._outputs = [tensor.name for tensor in session.get_outputs()]
+
+    def shape(self, name: str) -> list[Any]:
+        """As declared for an input; a free axis has a name."""
+        return next(list(one.shape) for one in self._session.get_inputs() if one.name == name)
+
+    def __call__(self, arrays: Mapping[str, Floats]) -> dict[str, Floats]:
+        """`run`, from arrays to arrays."""
+        values = self.run({name: _as_tensor(array) for name, array in arrays.items()})
+        return {name: value.numpy() for name, value in values.items()}
 
     def run(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
         try:

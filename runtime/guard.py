@@ -3,13 +3,14 @@
 import logging
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zotta_edge.format import Floats
+from zotta_edge.runtime.estimator import estimator_of
 from zotta_edge.runtime.settings import Settings
 from zotta_edge.runtime.statistics import entropies
 
@@ -18,6 +19,7 @@ log = logging.getLogger(__name__)
 EVENTS = ("shortened", "bounded", "rollback", "collapse", "returned")
 _LEVELS = {"collapse": logging.WARNING, "rollback": logging.INFO, "returned": logging.INFO}
 _WINDOW = 64  # samples behind the running class shares and entropy
+_BATCH = 16  # whose cosine is taken for batches of any size: the updates of small ones add up
 _RECOVERY = 1.1  # growth of the trusted step after an update that held
 
 
@@ -32,7 +34,7 @@ class Guard:
     def __init__(self, settings: Settings, source: Floats, classes: int) -> None:
         self._settings, self._source = settings, source
         self._norm = float(np.linalg.norm(source))
-        self._cosine = math.sqrt(min(settings.pairs / len(source), 1.0))
+        self._cosine = estimator_of(settings).cosine(len(source), _BATCH)
         self.events: Counter[str] = Counter(dict.fromkeys(EVENTS, 0))
         self._classes = classes
         self.reset()
@@ -55,15 +57,21 @@ class Guard:
         """The proposed step, no longer than trusted, ending no further from the source than the
         bound.
 
-        An estimate from k pairs in d dimensions has a cosine of about sqrt(k / d) with the
-        gradient, the rest of it is noise that adds up over the updates; both limits scale with
-        that. The step also scales with sqrt(batch): larger batches make fewer updates.
+        An estimate is mostly noise, which adds up over the updates; both limits scale with the
+        cosine that it should have with the gradient. The step also scales with sqrt(batch): larger
+        batches make fewer updates.
         """
         if not self._settings.guard:
             return proposed
         step = self._settings.max_step * self._cosine * math.sqrt(batch) * self._trust
         proposed = self._within(theta, proposed, step, "shortened")
         furthest = self._settings.max_distance * self._cosine
+        return self._within(self._source, proposed, furthest, "bounded")
+
+    def no_further(self, proposed: Floats, furthest: float) -> Floats:
+        """The proposed theta, at most this share of |theta_S| from the source."""
+        if not self._settings.guard:
+            return proposed
         return self._within(self._source, proposed, furthest, "bounded")
 
     def _within(self, centre: Floats, theta: Floats, radius: float, event: str) -> Floats:
@@ -85,6 +93,12 @@ class Guard:
         self._trust *= self._settings.backoff
         self.count("rollback", f"objective {before:.4g} -> {after:.4g}")
         return False
+
+    def collapsed(self, logits: Floats, at_source: bool, ask_source: Callable[[], Floats]) -> bool:
+        """Whether a batch's answers show a collapse; only a suspicion costs the source's pass."""
+        self.observe(logits, at_source)
+        suspect = None if at_source else self.suspect()
+        return suspect is not None and self.convicts(suspect, ask_source())
 
     def observe(self, logits: Floats, at_source: bool) -> None:
         """Take in a batch of answers; at the source parameters they say what calm looks like."""

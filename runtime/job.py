@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from zotta_edge import __version__
 from zotta_edge.format import Floats
@@ -18,6 +18,15 @@ from zotta_edge.runtime.preprocessing import as_batch
 from zotta_edge.runtime.sources import Sample
 
 
+class Answering(Protocol):
+    """A model, or what is measured like one."""
+
+    @property
+    def passes(self) -> float: ...
+
+    def predict(self, images: Floats) -> Result: ...
+
+
 @dataclass
 class Meter:
     """What one way of answering cost, and how often it was right."""
@@ -27,7 +36,7 @@ class Meter:
     peak: int = 0  # bytes resident at most; 0 where the system does not tell
     correct: int = 0
 
-    def predict(self, model: AdaptiveModel, images: Floats) -> Result:
+    def predict(self, model: Answering, images: Floats) -> Result:
         """Answer a batch and count what it cost."""
         passes, started = model.passes, time.perf_counter()
         result, peak = with_peak(lambda: model.predict(images))

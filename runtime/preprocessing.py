@@ -143,7 +143,7 @@ def _reduced(image: Image, height: int, width: int) -> Image:
     return shrunk.reshape(rows, columns, -1)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=16)  # of a narrow image, one may take several MB
 def _resize_matrix(size: int, have: int, full: int, crop: int, interpolation: str) -> Floats:
     """Filter weights [crop, have] of the centre `crop` of `full` pixels, from `size` pixels.
 

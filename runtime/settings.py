@@ -26,6 +26,9 @@ class Settings:
     """
 
     # Eq. 2, the estimate
+    estimator: Literal["shared", "per-sample"] = _setting(
+        "shared", "one direction u for the batch as in the paper, or one for each sample of it"
+    )
     pairs: int = _setting(5, "k, pairs of perturbed passes an update", low=1)
     perturbation: float = _setting(0.01, "c, size of a perturbation", low=1e-6)
     perturbation_decay: float = _setting(
@@ -67,6 +70,15 @@ class Settings:
     episodic: bool = _setting(False, "forget everything before each batch")
     seed: int = _setting(0, "of the directions", low=0)
 
+    # Primed alignment (methods/primed.py)
+    damping: float = _setting(
+        5.0, "lambda of the Gauss-Newton step, relative to J^T J's mean diagonal", low=1e-3
+    )
+    window: int = _setting(256, "samples behind a primed step: more are surer", low=1)
+    budget: float = _setting(
+        1.05, "passes an image that may be spent on average, to answer again after a step", low=1
+    )
+
     # When to adapt (drift.py)
     always: bool = _setting(False, "adapt on every batch, as the paper does")
     drift_threshold: float = _setting(
@@ -81,10 +93,15 @@ class Settings:
     # Never worse than doing nothing (guard.py)
     guard: bool = _setting(True, "bound, roll back and reset updates that do harm")
     max_step: float = _setting(
-        0.05, "longest update, as a share of |theta_S| times sqrt(k batch / d)", low=0
+        0.05,
+        "longest update, as a share of |theta_S| times sqrt(k batch / d); per-sample 4 times that",
+        low=0,
     )
     max_distance: float = _setting(
-        2.0, "furthest from the source, as a share of |theta_S| times sqrt(k / d)", low=0
+        2.0,
+        "furthest from the source, as a share of |theta_S| times sqrt(k / d); per-sample 4 times "
+        "that",
+        low=0,
     )
     tolerance: float = _setting(
         0.01, "share by which an update may raise its own samples' objective: rounding does", low=0

@@ -42,6 +42,15 @@ def section(state: Arrays, part: str) -> dict[str, NDArray[Any]]:
     }
 
 
+def states_of(parts: Mapping[str, Stateful]) -> dict[str, NDArray[Any]]:
+    return joined({name: part.state() for name, part in parts.items()})
+
+
+def restore_all(parts: Mapping[str, Stateful], state: Arrays) -> None:
+    for name, part in parts.items():
+        part.restore(section(state, name))
+
+
 _HALF = (1 << 64) - 1
 
 
@@ -67,6 +76,7 @@ def rng_from_array(numbers: NDArray[np.uint64]) -> Generator:
 
 def save(path: str | Path, arrays: Arrays, model: str, method: str) -> None:
     """Write a state of the model with that fingerprint, atomically."""
+    from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
     path = Path(path)
@@ -75,7 +85,11 @@ def save(path: str | Path, arrays: Arrays, model: str, method: str) -> None:
     header = {"format": FORMAT_VERSION, "model": model, "method": method}
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     with replacing(path) as temporary:
-        save_file(contiguous, temporary, header | {"checksum": _checksum(contiguous, header)})
+        header |= {"checksum": _checksum(contiguous, header)}
+        try:
+            save_file(contiguous, temporary, header)
+        except SafetensorError as error:  # a full disk, for one
+            raise ZottaError(f"cannot write {path}: {error}") from error
 
 
 def load(path: str | Path, like: Arrays, model: str, method: str) -> dict[str, NDArray[Any]]:

@@ -47,10 +47,11 @@ def misalignment(model: AdaptiveModel, shift: float) -> float:
 
 @pytest.mark.parametrize("batch", [64, 16, 4, 1])
 @pytest.mark.parametrize("prediction", ["after", "mean", "best"])
+@pytest.mark.parametrize("estimator", ["shared", "per-sample"])
 def test_a_drifted_stream_is_brought_nearer_to_the_source(
-    path: Path, batch: int, prediction: str
+    path: Path, batch: int, prediction: str, estimator: str
 ) -> None:
-    model = load(path, prediction=prediction, pairs=2)
+    model = load(path, prediction=prediction, estimator=estimator, pairs=2)
     before = misalignment(model, toy.SHIFT)
     run(model, 256, batch, shift=toy.SHIFT)
     assert misalignment(model, toy.SHIFT) < 0.97 * before
@@ -67,19 +68,23 @@ def test_a_stream_like_the_source_costs_and_changes_nothing(path: Path, batch: i
 
 
 @pytest.mark.parametrize(("prediction", "cones"), [("after", 11), ("mean", 10), ("best", 10)])
-def test_passes_are_counted_as_executed(path: Path, prediction: str, cones: int) -> None:
-    model = load(path, always=True, prediction=prediction)
+@pytest.mark.parametrize("estimator", ["shared", "per-sample"])
+def test_passes_are_counted_as_executed(
+    path: Path, prediction: str, cones: int, estimator: str
+) -> None:
+    model = load(path, always=True, prediction=prediction, estimator=estimator)
     run(model, 64, 16)
     share = model._engine.cone_share
     assert 0.4 < share < 0.9
     assert model.passes / 64 == pytest.approx(1 - share + cones * share)
 
 
-def test_predictions_without_a_further_pass(path: Path) -> None:
+@pytest.mark.parametrize("settings", [{}, {"estimator": "per-sample", "pairs": 1}])
+def test_predictions_without_a_further_pass(path: Path, settings: dict[str, Any]) -> None:
     """The mean of the perturbed passes is the old theta's answer up to O(c^2)."""
     batch = toy.images(16, shift=toy.SHIFT)
     plain = load(path, method="none").predict(batch)
-    mean = load(path, always=True, prediction="mean").predict(batch)
+    mean = load(path, always=True, prediction="mean", **settings).predict(batch)
     np.testing.assert_allclose(mean.logits, plain.logits, atol=0.02)
     assert np.abs(mean.logits - plain.logits).max() > 0
     assert mean.adapted
@@ -120,8 +125,11 @@ def test_bad_batches_are_refused_and_leave_no_trace(path: Path, batch: Any) -> N
     np.testing.assert_array_equal(run(model, 32), run(untouched, 32))
 
 
-def test_same_seed_same_stream_same_state(path: Path) -> None:
-    first, second, other = (load(path, always=True, seed=seed) for seed in (1, 1, 2))
+@pytest.mark.parametrize("estimator", ["shared", "per-sample"])
+def test_same_seed_same_stream_same_state(path: Path, estimator: str) -> None:
+    first, second, other = (
+        load(path, always=True, seed=seed, estimator=estimator) for seed in (1, 1, 2)
+    )
     streams = [run(model, 96, shift=toy.SHIFT) for model in (first, second, other)]
     np.testing.assert_array_equal(streams[0], streams[1])
     assert np.abs(streams[0] - streams[2]).max() > 0
@@ -166,7 +174,10 @@ def test_episodic_answers_do_not_depend_on_what_came_before(path: Path) -> None:
 
 
 @pytest.mark.parametrize("batch", [16, 1])
-@pytest.mark.parametrize("settings", [{}, {"momentum": 0.9, "learning_rate_decay": 0.6}])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"momentum": 0.9, "learning_rate_decay": 0.6}, {"estimator": "per-sample"}],
+)
 def test_a_resumed_run_equals_the_uninterrupted_one(
     path: Path, tmp_path: Path, batch: int, settings: dict[str, Any]
 ) -> None:
@@ -315,7 +326,7 @@ def test_a_model_without_calibration_says_how_to_get_one(tmp_path: Path) -> None
 
 
 def test_an_unknown_method_lists_the_known(path: Path) -> None:
-    with pytest.raises(ZottaError, match="none, zotta"):
+    with pytest.raises(ZottaError, match="none, primed, zotta"):
         AdaptiveModel.load(path, method="magic")
 
 

@@ -5,7 +5,9 @@ import pytest
 from numpy.typing import NDArray
 
 from zotta_edge.runtime.engine import Outputs
-from zotta_edge.runtime.estimator import SharedDirections
+from zotta_edge.runtime.estimator import PerSample, SharedDirections
+from zotta_edge.runtime.objective import EntropyAndAlignment
+from zotta_edge.runtime.statistics import Queue, Source
 
 Floats = NDArray[np.float32]
 
@@ -31,6 +33,39 @@ class Quadratic:
         return self.matrix @ theta + self.linear
 
 
+class Samples:
+    """Four samples, whose features are quadratic and whose logits are linear in theta."""
+
+    batch, dimensions, channels, classes = 4, 10, 6, 5
+
+    def __init__(self) -> None:
+        rng = np.random.default_rng(0)
+        self.linear = rng.normal(size=(self.batch, self.channels, self.dimensions))
+        square = (self.batch, self.channels, self.dimensions, self.dimensions)
+        self.square = rng.normal(size=square) / self.dimensions
+        self.head = rng.normal(size=(self.batch, self.classes, self.dimensions))
+        self.objective = EntropyAndAlignment(
+            Source(np.zeros(self.channels), np.ones(self.channels), 64, np.array([self.channels])),
+            entropy_weight=1.0,
+            alignment_weight=0.4,
+            reduction="mean",
+            queue=Queue(1, self.channels),
+        )
+
+    def __call__(self, theta: Floats) -> Outputs:
+        rows = np.broadcast_to(theta, (self.batch, self.dimensions))
+        features = np.einsum("bcd,bd->bc", self.linear, rows)
+        features += np.einsum("bcde,bd,be->bc", self.square, rows, rows)
+        logits = np.einsum("bcd,bd->bc", self.head, rows)
+        return Outputs(logits, (features,), features)
+
+    def gradient(self, theta: Floats) -> NDArray[np.float64]:
+        """Central differences of the objective itself, coordinate by coordinate."""
+        steps = 1e-4 * np.eye(self.dimensions)
+        losses = [self.objective(self(theta + e)) - self.objective(self(theta - e)) for e in steps]
+        return np.array(losses) / 2e-4
+
+
 def value(outputs: Outputs) -> float:
     return float(outputs.logits[0, 0])
 
@@ -46,6 +81,60 @@ def test_unbiased_on_a_quadratic(directions: str) -> None:
     standard_error = estimates.std(axis=0) / np.sqrt(len(estimates))
     assert np.all(np.abs(error) < 4 * standard_error)
     assert np.linalg.norm(error) < 0.05 * np.linalg.norm(f.gradient(theta))
+
+
+@pytest.mark.parametrize("directions", ["gaussian", "segmented-uniform"])
+def test_a_direction_for_every_sample_is_unbiased(directions: str) -> None:
+    f, theta = Samples(), np.linspace(-1, 1, 10, dtype=np.float32)
+    rng = np.random.default_rng(1)
+    estimator = PerSample(pairs=1, directions=directions)
+    estimates = np.stack(
+        [estimator(f, theta, f.objective, 0.01, rng).gradient for _ in range(10_000)]
+    )
+    error = estimates.mean(axis=0) - f.gradient(theta)
+    standard_error = estimates.std(axis=0) / np.sqrt(len(estimates))
+    assert np.all(np.abs(error) < 4 * standard_error)
+    assert np.linalg.norm(error) < 0.05 * np.linalg.norm(f.gradient(theta))
+
+
+@pytest.mark.parametrize(("pairs", "batch"), [(1, 64), (2, 16), (1, 1)])
+def test_a_direction_for_every_sample_is_worth_a_pair_each(pairs: int, batch: int) -> None:
+    """Where all samples have the same gradient the cosine is sqrt(k batch / d)."""
+    dimensions, repeats = 2304, 40
+    gradient = np.random.default_rng(0).normal(size=dimensions)
+
+    class Linear:
+        def __init__(self) -> None:
+            self.batch = batch
+
+        def __call__(self, theta: Floats) -> Outputs:
+            v = np.broadcast_to(theta, (batch, dimensions)) @ gradient[:, None]
+            return Outputs(v, (v,), v)
+
+    class Sum:
+        def __call__(self, outputs: Outputs) -> float:
+            return float(outputs.logits.sum())
+
+        def differences(self, plus: Outputs, minus: Outputs) -> NDArray[np.float64]:
+            return (plus.logits - minus.logits)[:, 0]
+
+    rng, theta = np.random.default_rng(batch), np.zeros(dimensions, np.float32)
+    estimator = PerSample(pairs)
+    estimates = [estimator(Linear(), theta, Sum(), 0.01, rng).gradient for _ in range(repeats)]
+    cosines = [g @ gradient / np.linalg.norm(g) / np.linalg.norm(gradient) for g in estimates]
+    directions = pairs * batch  # d cos^2 / (1 - cos^2) is about chi-squared with as many degrees
+    expected = dimensions * estimator.cosine(dimensions, batch) ** 2
+    assert expected == pytest.approx(directions)
+    scaled = dimensions * np.square(cosines)
+    error = 4 * np.sqrt(2 * directions / repeats) + 0.05 * directions
+    assert abs(scaled.mean() - expected) < error
+    assert all(cosine > 0 for cosine in cosines)
+
+
+def test_the_expected_cosine_of_shared_directions_knows_no_batch() -> None:
+    assert SharedDirections(4).cosine(400, 64) == SharedDirections(4).cosine(400, 1) == 0.1
+    assert PerSample(4).cosine(400, 1) == 0.1
+    assert SharedDirections(9).cosine(4, 1) == PerSample(1).cosine(4, 9) == 1.0
 
 
 @pytest.mark.parametrize("pairs", [1, 5, 14])
@@ -79,6 +168,17 @@ def test_costs_two_passes_a_pair_and_keeps_them() -> None:
     assert estimate.losses == tuple(value(outputs) for outputs in estimate.outputs)
     assert estimate.loss == pytest.approx(value(f(theta)), abs=0.01)  # O(c^2)
     assert estimate.gradient.dtype == np.float32
+
+
+def test_per_sample_losses_are_those_of_its_passes() -> None:
+    f, theta = Samples(), np.ones(10, np.float32)
+    estimate = PerSample(2)(f, theta, f.objective, 0.01, np.random.default_rng(0))
+    assert len(estimate.losses) == len(estimate.outputs) == 4
+    assert estimate.losses == tuple(f.objective(outputs) for outputs in estimate.outputs)
+    assert estimate.loss == pytest.approx(f.objective(f(theta)), rel=0.01)  # O(c^2)
+    assert estimate.gradient.dtype == np.float32
+    again = PerSample(2)(f, theta, f.objective, 0.01, np.random.default_rng(0))
+    np.testing.assert_array_equal(estimate.gradient, again.gradient)
 
 
 def test_directions_are_what_they_are_called() -> None:

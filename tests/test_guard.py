@@ -43,6 +43,20 @@ def test_the_longest_step_grows_with_what_stands_behind_it() -> None:
     assert lengths[5, 16] == pytest.approx(4 * lengths[5, 1], rel=1e-4)
 
 
+@pytest.mark.parametrize("batch", [1, 16, 64])
+def test_per_sample_estimates_are_trusted_further(batch: int) -> None:
+    """By as much at every batch size: 64 updates of one sample add up to one of 64."""
+    source = np.ones(500, np.float32)
+
+    def reached(estimator: str, **limits: float) -> float:
+        watch = Guard(Settings(estimator=estimator, pairs=1, **limits), source, CLASSES)
+        return watch.distance(watch.bounded(source, source + 10, batch))
+
+    for limits in ({"max_step": 0.1, "max_distance": 99.0}, {"max_step": 9.0}):
+        shared, own = (reached(one, **limits) for one in ("shared", "per-sample"))
+        assert own == pytest.approx(4 * shared, rel=1e-4)
+
+
 def test_the_distance_from_the_source_is_bounded() -> None:
     watch = guard(max_step=10.0, max_distance=0.2)
     moved = watch.bounded(SOURCE, SOURCE + np.array([0, 3], np.float32), 1)

@@ -46,6 +46,59 @@ def test_equals_torch(reduction: str, batch: int) -> None:
     assert objective(reduction)(given) == pytest.approx(expected.item(), rel=1e-5)
 
 
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize(("batch", "queued"), [(1, 0), (1, 2), (2, 1), (5, 3), (64, 3)])
+def test_slopes_of_each_sample_equal_those_of_torch(
+    reduction: str, batch: int, queued: int
+) -> None:
+    """dL/dv by autograd, of the batch's own samples only: those of the queue stay as they are."""
+    torch = pytest.importorskip("torch")
+    given, loss = outputs(batch), objective(reduction, queue=4)
+    for seed in range(queued):
+        loss.queue.push(outputs(1, seed=10 + seed))
+    features, entropy = loss.queue.beside(given)
+    v = torch.tensor(features, dtype=torch.float64, requires_grad=True)
+    aligned = (v.mean(0) - torch.tensor(loss.source.mean)).square().sum()
+    if len(features) > 1:
+        aligned += (v.std(0, correction=0) - torch.tensor(loss.source.std)).square().sum()
+    (0.4 * aligned).backward()
+    np.testing.assert_allclose(loss.feature_gradient(features), v.grad, rtol=1e-5, atol=1e-7)
+
+    moved = outputs(batch, seed=2)
+    ends = [Outputs(given.logits, one, given.embedding) for one in _around(given, moved, 1e-3)]
+    change = np.concatenate(ends[0].features, axis=1) - np.concatenate(ends[1].features, axis=1)
+    expected = np.einsum("id,id->i", v.grad.numpy()[-batch:], change)
+    np.testing.assert_allclose(loss.differences(*ends), expected, rtol=1e-3, atol=1e-7)
+
+    weight = 1 / len(entropy) if reduction == "mean" else 1.0
+    other = Outputs(moved.logits, given.features, given.embedding)
+    expected = weight * (entropies(moved.logits) - entropies(given.logits))
+    np.testing.assert_allclose(loss.differences(other, given), expected, rtol=1e-5, atol=1e-7)
+
+
+def _around(given: Outputs, towards: Outputs, size: float) -> list[tuple[Floats, ...]]:
+    """The features a little further along a direction, and a little less."""
+    pairs = list(zip(given.features, towards.features, strict=True))
+    return [tuple(v + np.float32(side) * u for v, u in pairs) for side in (size, -size)]
+
+
+def test_what_the_samples_do_adds_up_to_what_the_batch_does() -> None:
+    """The second order cancels between the two sides."""
+    given, loss = outputs(16), objective()
+    sides = _around(given, outputs(16, seed=2), 0.01)
+    plus, minus = (Outputs(given.logits, side, given.embedding) for side in sides)
+    total = loss(plus) - loss(minus)
+    assert loss.differences(plus, minus).sum() == pytest.approx(total, rel=1e-3)
+
+
+def test_a_channel_without_spread_has_a_slope() -> None:
+    features = np.concatenate(outputs(4).features, axis=1)
+    features[:, 0] = 2.0
+    slope = objective().feature_gradient(features)
+    np.testing.assert_allclose(slope[:, 0], 2 * 0.4 / 4 * (2.0 - source().mean[0]))
+    assert np.isfinite(slope).all()
+
+
 def test_a_single_sample_has_no_spread_to_align() -> None:
     given, reference = outputs(1), source()
     features = np.concatenate(given.features, axis=1)[0]

@@ -108,11 +108,13 @@ def _calibrate(path: Path, chosen: tuple[int, ...]) -> Calibration:
     options = ort.SessionOptions()
     options.log_severity_level = 4
     session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    names = [f"feature.{index}" for index in range(BLOCKS)]
-    features = session.run(names, {"image": images(256, seed=99)})
+    names = [*(f"feature.{index}" for index in range(BLOCKS)), "embedding"]
+    *features, embedding = session.run(names, {"image": images(256, seed=99)})
     return Calibration(
         mean=tuple(feature.mean(axis=0) for feature in features),
         std=tuple(feature.std(axis=0) for feature in features),
+        embedding_mean=embedding.mean(axis=0),
+        embedding_std=embedding.std(axis=0),
         chosen=chosen,
         purity=(),
         samples=256,

@@ -1,6 +1,6 @@
 """Ways to adapt: each is one file behind one small interface, chosen by name."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, ClassVar, Protocol
@@ -8,13 +8,21 @@ from typing import Any, ClassVar, Protocol
 from numpy.typing import NDArray
 
 from zotta_edge.errors import ZottaError
-from zotta_edge.format import Floats
+from zotta_edge.format import Calibration, Floats, ModelInfo
 from zotta_edge.runtime.engine import Engine
 from zotta_edge.runtime.settings import Settings
 
 METHODS: Mapping[str, str] = {  # name -> class, imported when it is first asked for
     "none": "NoAdaptation",
+    "primed": "Primed",
     "zotta": "Zotta",
+    "bn_adapt": "BatchNormAdaptation",
+    "lame": "Lame",
+    "t3a": "T3A",
+    "neo": "Neo",
+    "foa": "Foa",
+    "zoo": "Zoo",
+    "zoa": "Zoa",
 }
 
 
@@ -53,6 +61,52 @@ class Method(Protocol):
     def status(self) -> dict[str, Any]:
         """For reports: plain numbers and texts."""
         ...
+
+
+class Stateless:
+    """What a method that learns nothing has to say of itself."""
+
+    def reset(self) -> None: ...
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        return {}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None: ...
+
+    def status(self) -> dict[str, Any]:
+        return {}
+
+
+def calibration_of(info: ModelInfo) -> Calibration:
+    """What a method compares the stream with."""
+    if info.calibration is None:
+        raise ZottaError(
+            "the model is not calibrated, adaptation does not know its source: run "
+            "`zotta-edge calibrate MODEL --source DIR`"
+        )
+    return info.calibration
+
+
+def chosen_layers(
+    kind: type[Method], settings: Settings, read: Callable[[], ModelInfo]
+) -> tuple[int, ...] | None:
+    """What `Engine.open` is to move: the settings' layers, the method's own, None: calibrated.
+
+    A method that moves other layers than calibration chose has a class method `layers`.
+    """
+    if not kind.moves_affines:
+        return ()
+    own = getattr(kind, "layers", None)
+    if settings.layers is not None or own is None:
+        return settings.layers
+    layers: tuple[int, ...] = own(read())
+    return layers
+
+
+def usual_method(info: ModelInfo, settings: Settings) -> str:
+    """What a file is adapted with unless one says otherwise: primed where it can be."""
+    primed = info.prime is not None and settings.layers in (None, info.prime.layers)
+    return "primed" if primed else "zotta"
 
 
 def find(name: str) -> type[Method]:

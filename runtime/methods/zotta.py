@@ -1,21 +1,20 @@
 """ZOTTA, Algorithm 1: zeroth-order steps on the chosen affines, gated by drift and guarded."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from zotta_edge.errors import ZottaError
 from zotta_edge.format import Floats
 from zotta_edge.runtime import state as states
 from zotta_edge.runtime.drift import Drift
-from zotta_edge.runtime.engine import Engine, Outputs, Stem
-from zotta_edge.runtime.estimator import Estimate, SharedDirections
+from zotta_edge.runtime.engine import Engine, Outputs
+from zotta_edge.runtime.estimator import Estimate, estimator_of
+from zotta_edge.runtime.forward import Batch
 from zotta_edge.runtime.gate import Gate
 from zotta_edge.runtime.guard import Guard
-from zotta_edge.runtime.methods import Answer
+from zotta_edge.runtime.methods import Answer, calibration_of
 from zotta_edge.runtime.objective import EntropyAndAlignment
 from zotta_edge.runtime.optimiser import Sgd
 from zotta_edge.runtime.parameters import Parameters
@@ -23,40 +22,18 @@ from zotta_edge.runtime.settings import Settings
 from zotta_edge.runtime.statistics import Queue, Source
 
 
-@dataclass(frozen=True)
-class _Batch:
-    """f(theta) on one batch, whose stem has run."""
-
-    engine: Engine
-    parameters: Parameters
-    stem: Stem
-
-    @property
-    def batch(self) -> int:
-        return self.stem.batch
-
-    def __call__(self, theta: Floats) -> Outputs:
-        at_source = theta is self.parameters.source  # what the graph has without being told
-        return self.engine.cone(self.stem, {} if at_source else self.parameters.affines(theta))
-
-
 class Zotta:
     moves_affines: ClassVar[bool] = True
 
     def __init__(self, engine: Engine, settings: Settings) -> None:
         info = engine.info
-        if info.calibration is None:
-            raise ZottaError(
-                "the model is not calibrated, adaptation does not know its source: run "
-                "`zotta-edge calibrate MODEL --source DIR`"
-            )
+        source = Source.of(calibration_of(info))
         self._engine, self._settings = engine, settings
         self._parameters = Parameters(info, engine.chosen)
-        source = Source.of(info.calibration)
         self._queue = Queue(settings.queue, len(source.mean))
         weights = settings.weights(info.layers[engine.chosen[0]].kind)
         self._objective = EntropyAndAlignment(source, *weights, settings.reduction, self._queue)
-        self._estimator = SharedDirections(settings.pairs, settings.directions)
+        self._estimator = estimator_of(settings)
         self._optimiser = Sgd(len(self._parameters), settings.momentum)
         self._guard = Guard(settings, self._parameters.source, info.classes)
         self._drift = Drift(source, engine.chosen, settings.drift_window)
@@ -71,11 +48,11 @@ class Zotta:
             part.reset()
 
     def read(self, images: Floats) -> Answer:
-        batch = _Batch(self._engine, self._parameters, self._engine.stem(images))
+        batch = Batch.of(self._engine, self._parameters, images)
         return Answer(batch(self._theta).logits, False, self._drift.score)
 
     def predict(self, images: Floats) -> Answer:
-        batch = _Batch(self._engine, self._parameters, self._engine.stem(images))
+        batch = Batch.of(self._engine, self._parameters, images)
         untouched = self._drift.untouched_layers
         if untouched:
             layers = self._engine.info.layers[:untouched]
@@ -85,7 +62,9 @@ class Zotta:
         if not untouched:
             self._watch(outputs.features)
         self._queue.push(outputs)
-        self._check_collapse(batch, outputs)
+        source = self._parameters.source
+        if self._guard.collapsed(outputs.logits, self._at_source, lambda: batch(source).logits):
+            self._return_to_source()
         return Answer(outputs.logits, adapted, self._drift.score)
 
     def _watch(self, features: Sequence[Floats]) -> None:
@@ -95,7 +74,7 @@ class Zotta:
             self._guard.count("returned", "the stream is like the source again")
             self._return_to_source()
 
-    def _adapt(self, batch: _Batch) -> Outputs:
+    def _adapt(self, batch: Batch) -> Outputs:
         """Algorithm 1 on one batch: estimate, step, answer."""
         theta, estimates = self._theta, list[Estimate]()
         for _ in range(self._settings.steps):
@@ -111,7 +90,7 @@ class Zotta:
         self._theta = theta
         return _mean(estimate.outputs) if self._settings.prediction == "mean" else _best(estimate)
 
-    def _accept_or_roll_back(self, batch: _Batch, theta: Floats, before: Estimate) -> Outputs:
+    def _accept_or_roll_back(self, batch: Batch, theta: Floats, before: Estimate) -> Outputs:
         """Both objectives come from passes that were made anyway, over the same samples."""
         outputs = batch(theta)
         if self._guard.accepts(before.loss, self._objective(outputs)):
@@ -119,14 +98,6 @@ class Zotta:
             return outputs
         self._optimiser.reset()
         return _mean(before.outputs)  # the old theta's answer up to O(c^2), for no further pass
-
-    def _check_collapse(self, batch: _Batch, outputs: Outputs) -> None:
-        self._guard.observe(outputs.logits, self._at_source)
-        suspect = None if self._at_source else self._guard.suspect()
-        if suspect is not None:
-            source = batch(self._parameters.source)  # one more pass, when there is a suspicion
-            if self._guard.convicts(suspect, source.logits):
-                self._return_to_source()
 
     @property
     def _at_source(self) -> bool:
@@ -139,12 +110,10 @@ class Zotta:
 
     def state(self) -> dict[str, NDArray[Any]]:
         own = {"theta": self._theta, "updates": np.array([self._updates])}
-        parts = {name: part.state() for name, part in self._parts().items()}
-        return own | {"rng": states.rng_to_array(self._rng)} | states.joined(parts)
+        return own | {"rng": states.rng_to_array(self._rng)} | states.states_of(self._parts())
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        for name, part in self._parts().items():
-            part.restore(states.section(state, name))
+        states.restore_all(self._parts(), state)
         self._updates = int(state["updates"][0])
         self._rng = states.rng_from_array(state["rng"])
         source = self._parameters.source

@@ -25,8 +25,9 @@ Without arguments: the embedded model on an embedded stream, as a demonstration.
   zotta-edge adapt --model vit_int8.onnx --data camera:0 --batch-size 8 --state site-7.state
   find . -name '*.jpg' | zotta-edge adapt --model vit_int8.onnx --data - --output -
 
-Adaptation begins when the stream has drifted from the source, and ends when it no longer pays;
---always adapts on every batch, as the paper does. Labels are used for scoring only.
+A primed file (`zotta-edge calibrate --prime`) adapts with the passes that answer anyway. Others
+adapt with perturbed passes, from when the stream has drifted from the source to when it no longer
+pays; --always does so on every batch, as the paper does. Labels are used for scoring only.
 """
 
 
@@ -42,7 +43,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=_positive, metavar="N", help="stop after N images")
     parser.add_argument("--strict", action="store_true", help="fail on an unreadable image")
     group = parser.add_argument_group("adaptation")
-    group.add_argument("--method", default="zotta", help="zotta (default) or none")
+    group.add_argument(
+        "--method",
+        metavar="NAME",
+        help="primed (default where the file is primed), zotta (default elsewhere), none, or for "
+        "comparison bn_adapt, lame, t3a, neo, foa, zoo or zoa",
+    )
+    group.add_argument(
+        "--budget",
+        type=float,
+        metavar="N",
+        help="primed: passes an image that may be spent on average (default: 1.05)",
+    )
     group.add_argument("--always", action="store_true", help="adapt on every batch, drift or not")
     group.add_argument("--episodic", action="store_true", help="forget before each batch")
     group.add_argument("--seed", type=int, metavar="N", help="of the perturbations (default: 0)")
@@ -131,8 +143,9 @@ def _settings(args: argparse.Namespace, kind: "type[Settings]") -> "Settings":
     settings = kind.from_toml(args.settings) if args.settings else kind()
     settings = settings.override(args.set)
     own = {name: getattr(args, name) for name in ("always", "episodic") if getattr(args, name)}
-    if args.seed is not None:
-        own["seed"] = args.seed
+    for name in ("seed", "budget"):
+        if getattr(args, name) is not None:
+            own[name] = getattr(args, name)
     return settings.replace(own)
 
 

@@ -1,0 +1,89 @@
+"""T3A: Iwasawa and Matsuo, Test-Time Classifier Adjustment Module, NeurIPS 2021.
+
+The direction of each class's row becomes the mean direction of confident features of that class.
+The rows' lengths and the bias, which the paper drops, are kept: so the classifier is the model's
+own until a sample has come.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zotta_edge.format import Floats
+from zotta_edge.runtime.engine import Engine, Outputs
+from zotta_edge.runtime.head import Head
+from zotta_edge.runtime.methods import Answer
+from zotta_edge.runtime.settings import Settings
+from zotta_edge.runtime.statistics import entropies
+
+SUPPORTS = 20  # M, directions kept a class, those of lowest entropy; the first is its own row
+
+
+class T3A:
+    moves_affines: ClassVar[bool] = False
+
+    def __init__(self, engine: Engine, settings: Settings) -> None:
+        self._engine = engine
+        weight, self._bias = Head.open(engine).weights()
+        self._rows = np.ascontiguousarray(weight.T)  # [class, D]
+        self._lengths = np.linalg.norm(self._rows, axis=1)  # [class]
+        self.reset()
+
+    def reset(self) -> None:
+        classes, channels = self._rows.shape
+        self._supports: Floats = np.zeros((classes, SUPPORTS, channels), np.float32)
+        self._entropies: Floats = np.full((classes, SUPPORTS), np.inf, np.float32)  # inf: unused
+        self._supports[:, 0] = _unit(self._rows)
+        self._entropies[:, 0] = entropies(self._rows @ self._rows.T + self._bias)
+        self._centroids = self._rows
+
+    def predict(self, images: Floats) -> Answer:
+        outputs = self._pass(images)
+        for label, entropy, direction in zip(
+            outputs.logits.argmax(axis=1),
+            entropies(outputs.logits),
+            _unit(outputs.embedding),
+            strict=True,
+        ):
+            self._support(label, entropy, direction)
+        self._centroids = self._adjusted()
+        return self._answer(outputs, True)
+
+    def read(self, images: Floats) -> Answer:
+        return self._answer(self._pass(images), False)
+
+    def _pass(self, images: Floats) -> Outputs:
+        return self._engine.cone(self._engine.stem(images), {})
+
+    def _answer(self, outputs: Outputs, adapted: bool) -> Answer:
+        return Answer(outputs.embedding @ self._centroids.T + self._bias, adapted, None)
+
+    def _support(self, label: np.intp, entropy: np.float32, direction: Floats) -> None:
+        """A sample takes the place of the least certain of its class, if it is more certain."""
+        place = self._entropies[label].argmax()
+        if entropy < self._entropies[label, place]:
+            self._entropies[label, place] = entropy
+            self._supports[label, place] = direction
+
+    def _adjusted(self) -> Floats:
+        """c_k = |w_k| sum_j s_kj / |sum_j s_kj|, [class, D]."""
+        adjusted: Floats = self._lengths[:, None] * _unit(self._supports.sum(axis=1))
+        return adjusted
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        return {"supports": self._supports.copy(), "entropies": self._entropies.copy()}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        self._supports, self._entropies = state["supports"].copy(), state["entropies"].copy()
+        self._centroids = self._adjusted()
+
+    def status(self) -> dict[str, Any]:
+        return {"supports": int(np.isfinite(self._entropies).sum())}
+
+
+def _unit(vectors: Floats) -> Floats:
+    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    unit: Floats = vectors / np.maximum(lengths, 1e-12)
+    return unit

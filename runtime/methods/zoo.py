@@ -1,0 +1,88 @@
+"""Naive zeroth-order optimisation, which ZOTTA is compared with: all norms, entropy alone.
+
+Eq. 2 as it stands, on every batch: no choice of layers, no alignment, no gate and no guard.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zotta_edge.format import Floats, ModelInfo
+from zotta_edge.runtime import state as states
+from zotta_edge.runtime.engine import Engine, Outputs
+from zotta_edge.runtime.estimator import SharedDirections
+from zotta_edge.runtime.forward import Batch
+from zotta_edge.runtime.methods import Answer
+from zotta_edge.runtime.optimiser import Sgd
+from zotta_edge.runtime.parameters import Parameters
+from zotta_edge.runtime.settings import Settings
+from zotta_edge.runtime.statistics import entropies
+
+
+@dataclass(frozen=True)
+class Entropy:
+    """The first term of Eq. 5, with lambda1 = 1."""
+
+    reduction: Literal["mean", "sum"]
+
+    def __call__(self, outputs: Outputs) -> float:
+        entropy = entropies(outputs.logits)
+        return float(entropy.mean() if self.reduction == "mean" else entropy.sum())
+
+
+class Zoo:
+    moves_affines: ClassVar[bool] = True
+
+    def __init__(self, engine: Engine, settings: Settings) -> None:
+        self._engine, self._settings = engine, settings
+        self._parameters = Parameters(engine.info, engine.chosen)
+        self._estimator = SharedDirections(settings.pairs, settings.directions)
+        self._objective = Entropy(settings.reduction)
+        self._optimiser = Sgd(len(self._parameters), settings.momentum)
+        self.reset()
+
+    @classmethod
+    def layers(cls, info: ModelInfo) -> tuple[int, ...]:
+        return tuple(index for index, layer in enumerate(info.layers) if layer.norms)
+
+    def reset(self) -> None:
+        self._theta = self._parameters.source
+        self._updates = 0
+        self._rng = np.random.default_rng(self._settings.seed)
+        self._optimiser.reset()
+
+    def predict(self, images: Floats) -> Answer:
+        """Algorithm 1 without what is ZOTTA's own: estimate, step, answer."""
+        batch = Batch.of(self._engine, self._parameters, images)
+        for _ in range(self._settings.steps):
+            self._updates += 1
+            rate, size = self._settings.gains(self._updates)
+            estimate = self._estimator(batch, self._theta, self._objective, size, self._rng)
+            self._theta = self._optimiser.step(self._theta, estimate.gradient, rate)
+        return Answer(batch(self._theta).logits, True, None)
+
+    def read(self, images: Floats) -> Answer:
+        batch = Batch.of(self._engine, self._parameters, images)
+        return Answer(batch(self._theta).logits, False, None)
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        own = {"theta": self._theta, "updates": np.array([self._updates])}
+        rng = {"rng": states.rng_to_array(self._rng)}
+        return own | rng | states.joined({"optimiser": self._optimiser.state()})
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        self._optimiser.restore(states.section(state, "optimiser"))
+        self._theta, self._updates = state["theta"], int(state["updates"][0])
+        self._rng = states.rng_from_array(state["rng"])
+
+    def status(self) -> dict[str, Any]:
+        moved = np.linalg.norm(self._theta - self._parameters.source)
+        return {
+            "steps": self._updates,
+            "distance": float(moved / np.linalg.norm(self._parameters.source)),
+            "layers": list(self._engine.chosen),
+            "parameters": len(self._parameters),
+        }
