@@ -70,10 +70,9 @@ def calibrate(
     clean = _read(source, info, settings)
     drifted = _drifted(clean, ood, info, settings)
     images = clean.prepared(info.preprocessing)
-    mean, std = source_statistics(model, info, images, settings.threads)
+    statistics = source_statistics(model, info, images, settings.threads)
     measured = Calibration(
-        mean=mean,
-        std=std,
+        **vars(statistics),
         chosen=(),
         purity=(),
         samples=len(clean),

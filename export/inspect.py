@@ -67,6 +67,11 @@ def layers_table(info: ModelInfo) -> str:
             f"calibrated on {calibration.samples} images, rule {calibration.rule}, "
             f"tau {calibration.tau:g}, seed {calibration.seed}, {calibration.seconds:.1f} s"
         )
+    if info.prime:
+        rows.append(
+            f"primed for layers {', '.join(map(str, info.prime.layers))} on {info.prime.images} "
+            f"images, rank {info.prime.features.shape[1]}, {info.prime.energy:.0%} of the Jacobian"
+        )
     return "\n".join(rows)
 
 

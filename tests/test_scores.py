@@ -34,9 +34,9 @@ def images() -> Floats:
 def info(path: Path, images: Floats) -> ModelInfo:
     """The net, with the statistics of a source domain that the images have drifted from."""
     plain = read_info(path)
-    mean, std = source_statistics(path, plain, images * 0.5 + 0.3)
+    found = vars(source_statistics(path, plain, images * 0.5 + 0.3)).values()
     return plain.with_calibration(
-        Calibration(mean, std, (1,), (), len(images), "given", 0.6, 0, "", "", 0.0)
+        Calibration(*found, (1,), (), len(images), "given", 0.6, 0, "", "", 0.0)
     )
 
 

@@ -64,12 +64,13 @@ def published(
 
 
 def test_statistics_are_torchs(published: Published) -> None:
-    mean, std = source_statistics(published.path, published.info, published.images)
+    found = source_statistics(published.path, published.info, published.images)
+    mean, std = found.mean, found.std
     for index, tensor in enumerate(published.torch_features()):
         pooled = tensor.double().mean(dim=1 if tensor.ndim == 3 else (2, 3))  # v_l
         expected = pooled.mean(dim=0), pooled.std(dim=0, correction=0)
-        for found, wanted in zip((mean[index], std[index]), expected, strict=True):
-            np.testing.assert_allclose(found, wanted.numpy(), rtol=1e-5, atol=1e-5)
+        for ours, wanted in zip((mean[index], std[index]), expected, strict=True):
+            np.testing.assert_allclose(ours, wanted.numpy(), rtol=1e-5, atol=1e-5)
 
 
 def test_features_walked_layer_by_layer_are_torchs(published: Published) -> None:

@@ -114,6 +114,8 @@ class Calibration:
 
     mean: tuple[Floats, ...]  # mu_l^S, one vector a layer
     std: tuple[Floats, ...]  # sigma_l^S
+    embedding_mean: Floats  # of what the classifier head reads
+    embedding_std: Floats
     chosen: tuple[int, ...]  # indices into `layers`
     purity: tuple[float, ...]  # P_l; empty when the layers were given or chosen by another rule
     samples: int  # N images behind the statistics
@@ -122,6 +124,19 @@ class Calibration:
     seed: int
     source: str  # fingerprint of the source images
     ood: str  # fingerprint of the OOD images, or how they were made
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Prime:
+    """J = dv / dtheta of the chosen layers' affines, as a product of two thin matrices."""
+
+    features: Floats  # [D, rank], all layers' channels side by side
+    affines: Floats  # [d, rank]; J = features affines^T
+    layers: tuple[int, ...]  # whose affines theta is
+    images: int  # that J is a mean over
+    perturbation: float  # c of the differences
+    energy: float  # share of |J|^2 that the rank keeps
     seconds: float
 
 
@@ -137,6 +152,7 @@ class ModelInfo:
     checks: Mapping[str, float] = field(default_factory=dict)
     labels: tuple[str, ...] = ()
     calibration: Calibration | None = None
+    prime: Prime | None = None
 
     @property
     def norms(self) -> tuple[Norm, ...]:
@@ -147,7 +163,8 @@ class ModelInfo:
         return self.calibration.chosen if self.calibration else ()
 
     def with_calibration(self, calibration: Calibration | None) -> "ModelInfo":
-        return replace(self, calibration=calibration)
+        """A prime belongs to the layers that were chosen, and goes with them."""
+        return replace(self, calibration=calibration, prime=None)
 
 
 def to_metadata(info: ModelInfo) -> dict[str, str]:
@@ -166,6 +183,8 @@ def to_metadata(info: ModelInfo) -> dict[str, str]:
     metadata["zotta.affines"] = _encode(flat)
     if info.calibration:
         metadata |= _calibration_to_metadata(info.calibration)
+    if info.prime:
+        metadata |= _prime_to_metadata(info.prime)
     return metadata
 
 
@@ -204,7 +223,8 @@ def _parse(metadata: Mapping[str, str]) -> ModelInfo:
         classes=int(entry("classes")),
         checks=entry("checks"),
         labels=tuple(entry("labels")),
-        calibration=_calibration(metadata, layers) if "zotta.calibration" in metadata else None,
+        calibration=_calibration(metadata, layers) if "zotta.embedding" in metadata else None,
+        prime=_prime(metadata, layers) if "zotta.prime" in metadata else None,
     )
 
 
@@ -228,12 +248,16 @@ def _split_affines(layers: tuple[Layer, ...], flat: Floats) -> dict[str, Floats]
     }
 
 
+STATISTICS = ("mean", "std", "embedding_mean", "embedding_std")
+
+
 def _calibration_to_metadata(calibration: Calibration) -> dict[str, str]:
-    plain = asdict(replace(calibration, mean=(), std=()))
-    del plain["mean"], plain["std"]
+    plain = {key: value for key, value in vars(calibration).items() if key not in STATISTICS}
+    embedding = [calibration.embedding_mean, calibration.embedding_std]
     return {
         "zotta.calibration": json.dumps(plain, separators=(",", ":")),
         "zotta.statistics": _encode(np.concatenate([*calibration.mean, *calibration.std])),
+        "zotta.embedding": _encode(np.concatenate(embedding)),
     }
 
 
@@ -246,18 +270,43 @@ def _calibration(metadata: Mapping[str, str], layers: tuple[Layer, ...]) -> Cali
     if any(not 0 <= index < len(layers) for index in plain["chosen"]):
         raise ValueError(f"chosen layers {plain['chosen']} of {len(layers)}")
     parts = np.split(flat, np.cumsum(channels * 2)[:-1])
+    embedding = _decode(metadata["zotta.embedding"]).reshape(2, -1)
     return Calibration(
         mean=tuple(parts[: len(layers)]),
         std=tuple(parts[len(layers) :]),
+        embedding_mean=embedding[0],
+        embedding_std=embedding[1],
         chosen=tuple(plain.pop("chosen")),
         purity=tuple(plain.pop("purity")),
         **plain,
     )
 
 
-def _encode(values: NDArray[Any]) -> str:
-    return base64.b64encode(np.ascontiguousarray(values, dtype="<f4").tobytes()).decode("ascii")
+_MATRICES = ("features", "affines")
 
 
-def _decode(text: str) -> Floats:
-    return np.frombuffer(base64.b64decode(text, validate=True), dtype="<f4").astype(np.float32)
+def _prime_to_metadata(prime: Prime) -> dict[str, str]:
+    plain = {key: value for key, value in vars(prime).items() if key not in _MATRICES}
+    return {
+        "zotta.prime": json.dumps(plain, separators=(",", ":")),
+        "zotta.jacobian": _encode(np.concatenate([prime.features, prime.affines]), "<f2"),
+    }
+
+
+def _prime(metadata: Mapping[str, str], layers: tuple[Layer, ...]) -> Prime:
+    plain = json.loads(metadata["zotta.prime"])
+    chosen = tuple(plain.pop("layers"))
+    if any(not 0 <= index < len(layers) for index in chosen):
+        raise ValueError(f"primed layers {list(chosen)} of {len(layers)}")
+    channels = sum(layer.channels for layer in layers)
+    parameters = sum(layers[index].parameters for index in chosen)
+    both = _decode(metadata["zotta.jacobian"], "<f2").reshape(channels + parameters, -1)
+    return Prime(both[:channels], both[channels:], layers=chosen, **plain)
+
+
+def _encode(values: NDArray[Any], kind: str = "<f4") -> str:
+    return base64.b64encode(np.ascontiguousarray(values, dtype=kind).tobytes()).decode("ascii")
+
+
+def _decode(text: str, kind: str = "<f4") -> Floats:
+    return np.frombuffer(base64.b64decode(text, validate=True), dtype=kind).astype(np.float32)

@@ -1,0 +1,218 @@
+"""Primed alignment: the gain of zeroth-order steps for the price of plain inference.
+
+Calibration measured J = dv / dtheta, how the pooled features move with the affines. So the pass
+that answers a batch also tells where to move: were the affines the source's, the mean features
+would be r = mu(theta) - t J (theta - theta_S) - mu_S off, and damped Gauss-Newton takes that back,
+
+    theta <- theta_S - (J^T J + lambda s I)^-1 J^T r,      s = trace(J^T J) / d.
+
+What is still off where the classifier reads is taken out there: logits = head(embedding - delta).
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zotta_edge.errors import ZottaError
+from zotta_edge.format import Floats, Prime
+from zotta_edge.runtime import state as states
+from zotta_edge.runtime.drift import Drift, RunningMean
+from zotta_edge.runtime.engine import Engine, Outputs
+from zotta_edge.runtime.forward import Batch
+from zotta_edge.runtime.gauss_newton import GaussNewton
+from zotta_edge.runtime.guard import Guard
+from zotta_edge.runtime.head import Head
+from zotta_edge.runtime.methods import Answer, calibration_of
+from zotta_edge.runtime.parameters import Parameters
+from zotta_edge.runtime.settings import Settings
+from zotta_edge.runtime.statistics import Doubles, Source, pooled
+
+log = logging.getLogger(__name__)
+
+_FURTHEST = 0.5  # of |theta_S|: no drift that one can adapt to has asked for half of it
+_TRUST = (
+    0.5  # in J's word on how far the features have moved: less than 1 bounds what an error adds
+)
+_LARGE = 0.01  # of |theta_S|: a smaller step is not worth answering again
+
+
+class Primed:
+    """One pass a batch: answer, look how far off it was, move.
+
+    r is a running mean over about `window` samples, whatever the size of the batches, shrunk by the
+    share of it that sampling explains: a stream like the source moves nothing. A move that changes
+    much is worth a second answer, where the `budget` allows it. When the layers before the affines
+    say that another stream has begun, all starts from the source again.
+    """
+
+    moves_affines: ClassVar[bool] = True
+
+    def __init__(self, engine: Engine, settings: Settings) -> None:
+        calibration = calibration_of(engine.info)
+        self._engine, self._settings = engine, settings
+        self._parameters = Parameters(engine.info, engine.chosen)
+        self._source = Source.of(calibration)
+        self._newton = GaussNewton(_prime_of(engine), settings.damping)
+        self._head = Head.open(engine).weights()[0]  # [E, class]
+        self._embedding = calibration.embedding_mean
+        self._embedding_variance = np.square(calibration.embedding_std, dtype=np.float64)
+        self._guard = Guard(settings, self._parameters.source, engine.info.classes)
+        self._drift = Drift(self._source, engine.chosen, settings.drift_window)
+        self._shift = RunningMean(settings.window, len(self._source.mean))  # r
+        self._offset = RunningMean(settings.window, len(self._embedding))  # of the embedding
+        self.reset()
+
+    def reset(self) -> None:
+        self._theta = self._parameters.source
+        self._steps = 0
+        self._unchanged = self._settings.drift_window  # samples since the stream changed
+        self._credit = 0.0  # passes x samples that may be spent
+        for part in self._parts().values():
+            part.reset()
+        self._publish()
+
+    def read(self, images: Floats) -> Answer:
+        theta, delta = self._known  # taken at once: a call beside this one may be about to move
+        outputs = Batch.of(self._engine, self._parameters, images)(theta)
+        return Answer(self._centred(outputs, delta), False, self._drift.score)
+
+    def predict(self, images: Floats) -> Answer:
+        batch = Batch.of(self._engine, self._parameters, images)
+        untouched = self._engine.info.layers[: self._drift.untouched_layers]
+        if untouched:
+            self._watch([batch.stem.outputs[layer.feature] for layer in untouched])
+        before, outputs = self._theta, batch(self._theta)
+        if not untouched:
+            self._watch(outputs.features)
+        self._move(outputs)
+        self._credit += (self._settings.budget - 1) * batch.batch
+        if self._credit > 0 and self._large(before):
+            self._credit -= self._engine.cone_share * batch.batch
+            outputs = batch(self._theta)
+        self._offset.add(outputs.embedding - self._embedding)
+        logits = self._centred(outputs, self._delta())
+        source = self._parameters.source
+        if self._guard.collapsed(logits, self._theta is source, lambda: batch(source).logits):
+            self._return_to_source()
+        self._publish()
+        return Answer(logits, self._theta is not before, self._drift.score)
+
+    def _publish(self) -> None:
+        self._known = self._theta, self._delta()
+
+    def _watch(self, features: Sequence[Floats]) -> None:
+        """When another stream begins, what was learned of the last one is in its way."""
+        self._drift.observe(features)
+        self._unchanged += len(features[0])
+        changed = self._drift.change >= self._settings.drift_threshold
+        if changed and self._unchanged >= self._settings.drift_window:
+            log.info("changed: another stream has begun, drift %.2f", self._drift.score)
+            self._drift.begin(features)
+            self._unchanged = 0
+            self._return_to_source()
+
+    def _return_to_source(self) -> None:
+        self._theta = self._parameters.source
+        self._shift.reset()
+        self._offset.reset()
+
+    def _move(self, outputs: Outputs) -> None:
+        source = self._parameters.source
+        moved = np.float32(_TRUST) * self._newton.effect(self._theta - source)
+        self._shift.add(pooled(outputs) - self._source.mean.astype(np.float32) - moved)
+        before, off = self._phase, self._significant()
+        if off.any():
+            self._theta = self._guard.no_further(source + self._newton.step(off), _FURTHEST)
+            self._steps += 1
+        else:
+            self._theta = source
+        if self._phase != before:
+            log.info("%s -> %s: drift %.2f", before, self._phase, self._drift.score)
+
+    def _significant(self) -> Doubles:
+        """r, each layer's shrunk by the share of it that sampling explains."""
+        variance = self._noise(self._shift) * np.square(self._source.std)
+        ends = self._source.ends[:-1]
+        layers = zip(np.split(self._shift.mean, ends), np.split(variance, ends), strict=True)
+        return np.concatenate([shrunk(shift, noise) for shift, noise in layers])
+
+    def _delta(self) -> Floats:
+        """How far the embedding is off, as far as it is significant."""
+        noise = self._noise(self._offset) * self._embedding_variance
+        return shrunk(self._offset.mean, noise).astype(np.float32)
+
+    def _centred(self, outputs: Outputs, delta: Floats) -> Floats:
+        """head(embedding - delta) of a linear head."""
+        return outputs.logits - delta @ self._head
+
+    def _noise(self, running: RunningMean) -> float:
+        """Variance of a running mean less the source's, in units of one sample's variance."""
+        return running.variance + 1 / self._source.samples
+
+    @property
+    def _phase(self) -> str:
+        return "watching" if self._theta is self._parameters.source else "adapting"
+
+    def _large(self, before: Floats) -> bool:
+        source = self._parameters.source
+        return bool(np.linalg.norm(self._theta - before) > _LARGE * np.linalg.norm(source))
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        own = {
+            "theta": self._theta,
+            "numbers": np.array([self._steps, self._unchanged, self._credit]),
+        }
+        return own | states.states_of(self._parts())
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        states.restore_all(self._parts(), state)
+        steps, unchanged, self._credit = state["numbers"].tolist()
+        self._steps, self._unchanged = int(steps), int(unchanged)
+        source = self._parameters.source
+        self._theta = source if np.array_equal(state["theta"], source) else state["theta"]
+        self._publish()
+
+    def _parts(self) -> dict[str, states.Stateful]:
+        return {
+            "shift": self._shift,
+            "offset": self._offset,
+            "guard": self._guard,
+            "drift": self._drift,
+        }
+
+    def status(self) -> dict[str, Any]:
+        return {
+            "phase": self._phase,
+            "steps": self._steps,
+            "drift": self._drift.score,
+            "significance": self._drift.significance,
+            "distance": self._guard.distance(self._theta),
+            "guard": dict(self._guard.events),
+            "layers": list(self._engine.chosen),
+            "parameters": len(self._parameters),
+        }
+
+
+def shrunk(shift: Doubles, variance: Doubles) -> Doubles:
+    """A shift, less the share of its length that its sampling variance explains (James-Stein)."""
+    length = float(np.square(shift).sum())
+    kept: Doubles = shift * max(0.0, 1 - float(variance.sum()) / length) if length else shift
+    return kept
+
+
+def _prime_of(engine: Engine) -> Prime:
+    prime = engine.info.prime
+    if prime is None:
+        raise ZottaError(
+            "the model is not primed, its features' response to the affines is not known: run "
+            "`zotta-edge calibrate MODEL --source DIR --prime`, or use --method zotta"
+        )
+    if prime.layers != engine.chosen:
+        raise ZottaError(
+            f"the model is primed for layers {list(prime.layers)}, not {list(engine.chosen)}: "
+            "calibrate it for these with --layers and --prime"
+        )
+    return prime

@@ -1,0 +1,136 @@
+"""The primed method: moves back what drifted, and nothing else."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import toy
+
+from zotta_edge import AdaptiveModel, Settings, ZottaError
+from zotta_edge.__main__ import main
+from zotta_edge.calibration.calibrate import Report, store
+from zotta_edge.calibration.jacobian import measure
+from zotta_edge.calibration.prime import thin
+from zotta_edge.format import Floats, Prime
+from zotta_edge.models import embedded
+from zotta_edge.runtime.engine import Engine
+from zotta_edge.runtime.methods.primed import shrunk
+from zotta_edge.runtime.session import read_info
+from zotta_edge.runtime.statistics import Source
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The toy model, primed on its own source."""
+    path = toy.build(tmp_path_factory.mktemp("toy") / "toy.onnx")
+    engine = Engine.open(path, threads=1)
+    jacobian = measure(engine, [toy.images(32, seed) for seed in range(4)], 0.02, seed=0).mean
+    left, right, energy = thin(jacobian, 32)
+    info, calibration = engine.info, engine.info.calibration
+    assert calibration is not None
+    prime = Prime(left, right, engine.chosen, 128, 0.02, energy, 0.0)
+    store(Report(path, replace(info, prime=prime), calibration, None, ()))  # type: ignore[arg-type]
+    return path
+
+
+def load(path: Path, **settings: object) -> AdaptiveModel:
+    return AdaptiveModel.load(path, Settings(**settings), "primed", threads=1)  # type: ignore[arg-type]
+
+
+def misaligned(model: AdaptiveModel, images: Floats) -> float:
+    """|mu - mu_S|^2 over all layers, as the model is now."""
+    calibration = model.info.calibration
+    assert calibration is not None
+    method = model._method
+    outputs = method._engine.cone(  # type: ignore[attr-defined]
+        method._engine.stem(images),  # type: ignore[attr-defined]
+        method._parameters.affines(method._theta),  # type: ignore[attr-defined]
+    )
+    mean = np.concatenate([feature.mean(axis=0) for feature in outputs.features])
+    return float(np.square(mean - Source.of(calibration).mean).sum())
+
+
+@pytest.mark.parametrize("batch", [64, 16, 4, 1])
+def test_features_return_to_the_source(path: Path, batch: int) -> None:
+    model, fresh = load(path), toy.images(256, seed=5, shift=0.5)
+    before = misaligned(model, fresh)
+    stream = toy.images(256, seed=6, shift=0.5)
+    for start in range(0, len(stream), batch):
+        model.predict(stream[start : start + batch])
+    assert misaligned(model, fresh) < 0.75 * before
+
+
+def test_a_stream_like_the_source_moves_next_to_nothing(path: Path) -> None:
+    model, stream = load(path), toy.images(640, seed=3)
+    for start in range(0, len(stream), 64):
+        model.predict(stream[start : start + 64])
+    assert model.status()["distance"] < 0.02
+
+
+def test_one_pass_an_image_without_a_budget(path: Path) -> None:
+    model, stream = load(path, budget=1.0), toy.images(256, shift=toy.SHIFT)
+    for start in range(0, len(stream), 16):
+        model.predict(stream[start : start + 16])
+    assert model.passes / len(stream) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("budget", [1.05, 1.2, 2.0])
+def test_passes_stay_within_the_budget(path: Path, budget: float) -> None:
+    model, stream = load(path, budget=budget), toy.images(1600, shift=toy.SHIFT)
+    for start in range(0, len(stream), 16):
+        model.predict(stream[start : start + 16])
+    assert 1 < model.passes / len(stream) <= budget + 16 / len(stream)
+
+
+def test_the_first_drifted_batch_is_answered_again(path: Path) -> None:
+    drifted = toy.images(64, seed=1, shift=toy.SHIFT)
+    first, again = load(path, budget=1.0).predict(drifted), load(path).predict(drifted)
+    assert again.adapted
+    assert np.abs(first.logits - again.logits).max() > 0.01
+
+
+def test_shrinking_takes_out_what_sampling_explains() -> None:
+    shift, variance = np.array([3.0, 4.0]), np.array([2.0, 3.0])
+    np.testing.assert_allclose(shrunk(shift, variance), shift * (1 - 5 / 25))
+    assert not shrunk(shift, variance * 10).any()
+    assert not shrunk(np.zeros(2), variance).any()
+
+
+def test_the_distance_is_bounded(path: Path) -> None:
+    model = load(path, damping=1e-3)
+    for seed in range(20):
+        model.predict(toy.images(64, seed, shift=30))
+    assert model.status()["distance"] <= 0.5 + 1e-5
+
+
+def test_a_model_that_is_not_primed_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ZottaError, match="calibrate MODEL --source DIR --prime"):
+        load(toy.build(tmp_path / "toy.onnx"))
+
+
+def test_other_layers_than_the_primed_ones_are_refused(path: Path) -> None:
+    with pytest.raises(ZottaError, match=r"primed for layers \[1, 2\], not \[2\]"):
+        load(path, layers=(2,))
+
+
+def test_a_budget_below_one_pass_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["adapt", "--budget", "0.5"]) == 1
+    assert "budget is 0.5: expected a number at least 1" in capsys.readouterr().err
+
+
+def test_digits_in_fog_are_read_better(tmp_path: Path) -> None:
+    model = Path(shutil.copy(embedded.MODEL, tmp_path))
+    assert read_info(model).prime is not None
+    source = embedded.corrupted_stream()
+    labels = source.labels(None)
+    samples = list(source)[:512]
+    truth = np.array([labels[sample.name] for sample in samples])  # type: ignore[index]
+    pixels = np.stack([sample.image for sample in samples])
+    scores = {}
+    for method in ("none", "primed"):
+        adapting = AdaptiveModel.load(model, method=method, threads=1)
+        found = [adapting.predict(pixels[start : start + 16]).labels for start in range(0, 512, 16)]
+        scores[method] = float((np.concatenate(found) == truth).mean())
+    assert scores["primed"] > scores["none"] + 0.05
