@@ -1,0 +1,97 @@
+"""Numbers for Prometheus, in base units."""
+
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
+
+from zotta_edge import __version__
+from zotta_edge.runtime.service.worker import Learned, Report
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+
+
+class Metrics:
+    """A registry of its own, so that several apps may live in one process."""
+
+    def __init__(self, model: str, precision: str, method: str) -> None:
+        self._registry = registry = CollectorRegistry()
+
+        def timed(name: str, about: str) -> Histogram:
+            return Histogram(name, about, buckets=_SECONDS, registry=registry)
+
+        self.requests = Counter(
+            "zotta_requests", "HTTP requests.", ["endpoint", "code"], registry=registry
+        )
+        self.inference = timed(
+            "zotta_inference_duration_seconds", "From a request's arrival to its answer."
+        )
+        self._images = Counter("zotta_images", "Images answered.", registry=registry)
+        self._steps = Counter(
+            "zotta_adapt_steps",
+            "Updates that held or were rolled back, and batches that asked for none.",
+            ["outcome"],
+            registry=registry,
+        )
+        self._adapt = timed("zotta_adapt_duration_seconds", "One lesson, its answers included.")
+        self.dropped = Counter(
+            "zotta_adapt_dropped_images",
+            "Images answered but never learned from: the queue was full.",
+            registry=registry,
+        )
+        self.resets = Counter(
+            "zotta_resets", "Returns to the source parameters.", ["reason"], registry=registry
+        )
+        self._drift = Gauge(
+            "zotta_drift_score",
+            "Distance of the stream from the source, in its standard deviations.",
+            registry=registry,
+        )
+        self._distance = Gauge(
+            "zotta_affine_distance_ratio",
+            "Distance of the parameters from the source, relative to its norm.",
+            registry=registry,
+        )
+        self._entropy = Gauge(
+            "zotta_prediction_entropy", "Mean of the recent answers, in nats.", registry=registry
+        )
+        for outcome in ("held", "rolled_back", "skipped"):
+            self._steps.labels(outcome)
+        for reason in ("request", "collapse", "returned"):
+            self.resets.labels(reason)
+        Info("zotta_build", "What is running.", registry=registry).info(
+            {"version": __version__, "model": model, "precision": precision, "method": method}
+        )
+
+    def answered(self, images: int, entropy: float | None) -> None:
+        self._images.inc(images)
+        self._entropy.set(entropy or 0.0)
+
+    def learned(self, before: Report, learned: Learned) -> None:
+        if not learned.batches:
+            return
+        self._adapt.observe(learned.seconds)
+        steps = _grown(before, learned.report, "steps")
+        rolled_back = _grown(before, learned.report, "guard", "rollback")
+        self._steps.labels("held").inc(max(steps - rolled_back, 0))
+        self._steps.labels("rolled_back").inc(rolled_back)
+        if not steps:
+            self._steps.labels("skipped").inc(learned.batches)
+
+    def state(self, report: Report) -> None:
+        self._drift.set(report.status.get("drift") or 0.0)
+        self._distance.set(report.status.get("distance") or 0.0)
+
+    def text(self) -> bytes:
+        return generate_latest(self._registry)
+
+
+def _grown(before: Report, after: Report, *keys: str) -> int:
+    """By how much a count in the status has risen; a restored snapshot may have set it back."""
+
+    def count(value: Any) -> int:
+        for key in keys:
+            value = value.get(key, {})
+        return value or 0
+
+    return max(count(after.status) - count(before.status), 0)

@@ -1,0 +1,86 @@
+"""`zotta-edge serve`"""
+
+import argparse
+import os
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+
+from zotta_edge.errors import ZottaError
+from zotta_edge.runtime.service.config import PREFIX, Config, kind_of, load
+
+if TYPE_CHECKING:
+    from zotta_edge.runtime.adaptive import AdaptiveModel
+
+HELP = f"""Serve a model that adapts to what it is asked
+
+Speaks the Open Inference Protocol (KServe v2), so existing clients work; shows what the model is
+doing at /, and tells Prometheus at /metrics. Without --model: the embedded digits.
+
+  zotta-edge serve --model vit_int8.onnx --state states/
+  curl --data-binary @photo.jpg http://127.0.0.1:8080/v2/models/vit_int8/classify
+  zotta-edge serve --model vit_int8.onnx --adapt background --host 0.0.0.0 --token-file token
+
+Every option can also stand in the environment ({PREFIX}BATCH_SIZE=8) or in a TOML file
+(batch_size = 8; adaptation settings under [settings]). Flags win over the environment, which wins
+over the file.
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    types = get_type_hints(Config)
+    for item in fields(Config):
+        words = [word for word in get_args(types[item.name]) if isinstance(word, str)]
+        default = "" if item.default is None else f" (default: {item.default})"
+        parser.add_argument(
+            f"--{item.name.replace('_', '-')}",
+            type=kind_of(types[item.name]),
+            choices=words or None,
+            metavar=None if words else item.metadata["value"] or item.name.upper(),
+            help=item.metadata["about"] + default,
+        )
+    parser.add_argument("--config", type=Path, metavar="TOML", help="options from a file")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE",
+        help="one setting of adaptation, see `zotta-edge adapt --list-settings`; repeatable",
+    )  # fmt: skip
+
+
+def run(args: argparse.Namespace) -> int:
+    file = args.config or os.environ.get(f"{PREFIX}CONFIG")
+    config, settings = load(vars(args), os.environ, Path(file) if file else None)
+    token = config.read_token()
+    try:
+        from zotta_edge.runtime.service import logs, server
+        from zotta_edge.runtime.service.app import create_app
+    except ModuleNotFoundError as error:
+        raise ZottaError(
+            f"serve needs {error.name}, which is not installed: pip install 'zotta-edge[serve]'"
+        ) from error
+    logs.configure(config.log)
+    with server.listen(config.host, config.port) as bound:
+        path = config.model or _embedded()
+        model = _model(path, config, settings, args.set)
+        app = create_app(model, path.stem, config, token=token, only_local=config.local)
+        server.run(app, bound)
+    return 0
+
+
+def _embedded() -> Path:
+    from zotta_edge.models import embedded
+
+    return embedded.MODEL
+
+
+def _model(
+    path: Path, config: Config, settings: dict[str, Any], changes: list[str]
+) -> "AdaptiveModel":
+    from zotta_edge.runtime.adaptive import AdaptiveModel
+    from zotta_edge.runtime.settings import Settings
+
+    chosen = Settings().replace(settings).override(changes)
+    method = "none" if config.adapt == "off" else config.method
+    options = {} if method is None else {"method": method}
+    return AdaptiveModel.load(
+        path, chosen, provider=config.provider, threads=config.threads, **options
+    )
