@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -9,12 +10,14 @@ from importlib import import_module
 from zotta_edge import __version__
 from zotta_edge.errors import ZottaError
 
-COMMANDS = ("export", "calibrate", "inspect", "adapt", "corrupt")
+COMMANDS = ("export", "calibrate", "inspect", "adapt", "serve", "bench", "corrupt")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; 0 success, 1 failure with a one-line error, 2 usage."""
-    args = _parser().parse_args(arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    args = _parser().parse_args(given)
+    args.command = shlex.join(["zotta-edge", *given])  # goes with every number it makes
     try:
         return int(args.run(args))
     except (ZottaError, MemoryError, OSError) as error:
