@@ -33,7 +33,7 @@ class Settings:
     """What the flags of `zotta-edge calibrate` say."""
 
     choice: Choice = field(default_factory=Choice)
-    samples: int = 64  # N images of the source, and as many OOD ones
+    samples: int = 256  # N images of the source, and as many OOD ones
     seed: int = 0  # of the draw, the noise and the clustering
     strict: bool = False  # whether an image that cannot be read is an error
     threads: int | None = None  # None: all cores

@@ -1,4 +1,4 @@
-"""How the pooled features move with the affines: J = dv / dtheta, by forward passes alone.
+"""How the pooled features move with the norms' shifts: J = dv / dtheta, by forward passes alone.
 
 Central differences on the very model that will run, quantized as it is. Single coordinates would
 drown in its rounding (a cosine of 0.64 with the true columns on an INT8 DeiT-Ti), so all of them
@@ -8,7 +8,8 @@ move at once, along the d directions q_k of an orthogonal basis with entries of 
 
 which has d times the signal for the same number of passes. Affines may differ from sample to
 sample, so every image of a batch has its own direction. A sweep takes one group of images through
-all directions, and runs their stem once.
+all directions, and runs their stem once. The scales stay: they are half of the passes and of the
+file, and did not help.
 """
 
 from collections.abc import Callable
@@ -46,16 +47,17 @@ def measure(
     finished: Callable[[Jacobian], None] = lambda so_far: None,
     progress: Callable[[int], None] = lambda directions: None,
 ) -> Jacobian:
-    """J of the engine's chosen layers; each group of images, [n, C, H, W], makes one sweep.
+    """J of the engine's chosen layers' shifts; each group of images, [n, C, H, W], makes a sweep.
 
     `finished` is called after each sweep; what it was given may be the `start` of another run.
     """
     parameters = Parameters(engine.info, engine.chosen)
-    channels = sum(layer.channels for layer in engine.info.layers)
-    so_far = start or Jacobian(np.zeros((channels, len(parameters)), np.float32), 0)
-    progress(so_far.sweeps * len(parameters))
+    shifts = int(parameters.shifts.sum())
+    channels = sum(layer.channels for layer in engine.info.layers[min(engine.chosen) :])
+    so_far = start or Jacobian(np.zeros((channels, shifts), np.float32), 0)
+    progress(so_far.sweeps * shifts)
     for sweep, images in enumerate(groups[so_far.sweeps :], so_far.sweeps):
-        basis = orthogonal(len(parameters), np.random.default_rng([seed, sweep]))
+        basis = orthogonal(shifts, np.random.default_rng([seed, sweep]))
         total = so_far.sum + _sweep(engine, parameters, images, basis, size, progress)
         so_far = Jacobian(total, sweep + 1)
         finished(so_far)
@@ -82,13 +84,16 @@ def _sweep(
 ) -> Floats:
     """1/d sum_k y_k q_k^T, the images taking the directions in turns."""
     stem = engine.stem(np.repeat(images, 2, axis=0))
-    jacobian = np.zeros((sum(layer.channels for layer in engine.info.layers), len(basis)))
+    channels = sum(layer.channels for layer in engine.info.layers[min(engine.chosen) :])
+    jacobian = np.zeros((channels, len(basis)))
     for first in range(0, len(basis), len(images)):
         q = basis[first : first + len(images)]  # [<=n, d]
         idle = np.zeros((len(images) - len(q), len(basis)), np.float32)
         offsets = np.float32(size) * np.concatenate([q, idle])
-        theta = parameters.source + np.stack([offsets, -offsets], 1).reshape(-1, len(basis))
-        features = pooled(engine.cone(stem, parameters.affines(theta)))  # [2n, D]
+        theta = np.tile(parameters.source, (2 * len(images), 1))
+        theta[:, parameters.shifts] += np.stack([offsets, -offsets], 1).reshape(-1, len(basis))
+        outputs = engine.cone(stem, parameters.affines(theta))
+        features = pooled(outputs, min(engine.chosen))  # [2n, D]
         y = (features[0::2] - features[1::2])[: len(q)] / (2 * size)
         jacobian += y.T @ q
         progress(len(q))

@@ -18,13 +18,14 @@ from zotta_edge.files import replacing, sha256
 from zotta_edge.format import Floats, ModelInfo, Prime
 from zotta_edge.progress import Progress
 from zotta_edge.runtime.engine import Engine
+from zotta_edge.runtime.preprocessing import mirrored
+from zotta_edge.runtime.session import read_info
 
 PERTURBATION = 0.03  # c: below 0.02 an INT8 model's rounding shows, at 0.04 fp32 is still linear
 SEVERITY = 5  # of the noise on every other sweep: J must hold where the stream is, too
-SWEEPS = 4  # through all directions, a group of images each
-MAX_RANK = 64  # more was no better on DeiT-Ti
-SHARE = 0.12  # of the file's size, at most
-_BYTES = 2 * 4 / 3  # float16 in base64
+SWEEPS = 8  # through all directions, a group of images each
+SHARE = 0.14  # of the file's size, at most
+_BYTES = 4 / 3  # one in base64
 
 
 def prime(report: Report, source: Source, settings: Settings, sweeps: int = SWEEPS) -> Report:
@@ -38,10 +39,10 @@ def prime(report: Report, source: Source, settings: Settings, sweeps: int = SWEE
         raise ZottaError("the chosen layers have no affines to prime: choose others with --layers")
     groups = _groups(source, info, settings, sweeps)
     engine = Engine.open(report.model, chosen=chosen, threads=settings.threads)
-    parameters = sum(info.layers[index].parameters for index in chosen)
+    shifts = sum(info.layers[index].parameters for index in chosen) // 2
     with (
         _kept(report, groups, settings) as (start, keep),
-        Progress("priming", parameters * sweeps) as progress,
+        Progress("priming", shifts * sweeps) as progress,
     ):
         found = measure(
             engine,
@@ -55,11 +56,12 @@ def prime(report: Report, source: Source, settings: Settings, sweeps: int = SWEE
     left, right, energy = thin(found.mean, _rank(report.model, found.mean))
     done = Prime(
         features=left,
-        affines=right,
+        shifts=right,
         layers=chosen,
         images=sum(len(group) for group in groups),
         perturbation=PERTURBATION,
         energy=energy,
+        mirrored=_mirrored(engine, groups[::2]),
         seconds=round(time.perf_counter() - started, 3),
     )
     return replace(report, info=replace(info, prime=done))
@@ -76,8 +78,21 @@ def thin(jacobian: Floats, rank: int) -> tuple[Floats, Floats, float]:
 
 
 def _rank(model: Path, jacobian: Floats) -> int:
-    affordable = int(SHARE * model.stat().st_size / (_BYTES * sum(jacobian.shape)))
-    return int(max(1, min(affordable, MAX_RANK, *jacobian.shape)))
+    size, former = float(model.stat().st_size), read_info(model).prime
+    if former:
+        size -= _BYTES * (former.features.size + former.shifts.size)
+    affordable = int(SHARE * size / (_BYTES * sum(jacobian.shape)))
+    return int(max(1, min(affordable, *jacobian.shape)))
+
+
+def _mirrored(engine: Engine, groups: list[Floats]) -> float:
+    """How often the model says the same of an image and of its mirror image."""
+    same = 0
+    for images in groups:
+        both = (images, mirrored(images, engine.info.preprocessing))
+        seen, other = (engine.cone(engine.stem(one), {}).logits.argmax(axis=1) for one in both)
+        same += int((seen == other).sum())
+    return round(same / sum(map(len, groups)), 4)
 
 
 def _groups(source: Source, info: ModelInfo, settings: Settings, sweeps: int) -> list[Floats]:

@@ -1,4 +1,4 @@
-"""The step that a stored Jacobian gives: from a shift of the features to a move of the affines."""
+"""The step that a stored Jacobian gives: from an offset of the features to a move of the shifts."""
 
 import numpy as np
 
@@ -14,19 +14,19 @@ class GaussNewton:
     """
 
     def __init__(self, prime: Prime, damping: float) -> None:
-        self._features, self._affines = prime.features, prime.affines  # F [D, p], A [d, p]
+        self._features, self._shifts = prime.features, prime.shifts  # F [D, p], A [d, p]
         f = prime.features.T.astype(np.float64) @ prime.features
-        a = prime.affines.T.astype(np.float64) @ prime.affines
-        mean_diagonal = np.trace(f @ a) / len(prime.affines)  # s
+        a = prime.shifts.T.astype(np.float64) @ prime.shifts
+        mean_diagonal = np.trace(f @ a) / len(prime.shifts)  # s
         self._inner = np.linalg.inv(f @ a + damping * mean_diagonal * np.eye(len(f)))
 
-    def step(self, shift: Doubles) -> Floats:
-        """The move of theta, [d], that takes back a shift of the features, [D], damped."""
-        back = -(self._inner @ (shift.astype(np.float32) @ self._features))
-        move: Floats = self._affines @ back.astype(np.float32)
+    def step(self, offset: Doubles) -> Floats:
+        """The move of the shifts, [d], that takes back an offset of the features, [D], damped."""
+        back = -(self._inner @ (offset.astype(np.float32) @ self._features))
+        move: Floats = self._shifts @ back.astype(np.float32)
         return move
 
     def effect(self, move: Floats) -> Floats:
         """J move: how far the features should go with it, [D]."""
-        effect: Floats = self._features @ (move @ self._affines)
+        effect: Floats = self._features @ (move @ self._shifts)
         return effect

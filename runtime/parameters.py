@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from zotta_edge.format import Floats, ModelInfo
 
@@ -16,6 +17,11 @@ class Parameters:
         self._shapes = [norm.shape[1:] for norm in norms for _ in range(2)]
         self._ends = np.cumsum([norm.channels for norm in norms for _ in range(2)])[:-1]
         values = [np.ravel(info.affines[name]) for name in self.names]
+        sizes = [norm.channels for norm in norms]
+        #: where the shifts are in theta; a norm's come after its scales
+        self.shifts: NDArray[np.bool_] = np.repeat(
+            np.tile([False, True], len(norms)), np.repeat(sizes, 2)
+        )
         self.source: Floats = np.concatenate(values) if values else np.empty(0, np.float32)
         self.source.flags.writeable = False
 

@@ -43,6 +43,11 @@ def prepare(images: Images, p: Preprocessing) -> Floats:
     return planes if p.layout == "NCHW" else np.ascontiguousarray(planes.transpose(0, 2, 3, 1))
 
 
+def mirrored(batch: Floats, p: Preprocessing) -> Floats:
+    """A prepared batch, left and right exchanged."""
+    return np.ascontiguousarray(np.flip(batch, axis=3 if p.layout == "NCHW" else 2))
+
+
 def fit(image: NDArray[Any], p: Preprocessing, index: int = 0) -> Image:
     """The pixels the network will see: resized and centre-cropped to uint8 [height, width, C].
 

@@ -72,11 +72,14 @@ class Settings:
 
     # Primed alignment (methods/primed.py)
     damping: float = _setting(
-        5.0, "lambda of the Gauss-Newton step, relative to J^T J's mean diagonal", low=1e-3
+        3.0, "lambda of the Gauss-Newton step, relative to J^T J's mean diagonal", low=1e-3
     )
     window: int = _setting(256, "samples behind a primed step: more are surer", low=1)
     budget: float = _setting(
-        1.05, "passes an image that may be spent on average, to answer again after a step", low=1
+        1.05,
+        "passes an image that may be spent on average, to answer again after a step; from 2 on, "
+        "drifted images are also answered in a mirror, where the model does not mind",
+        low=1,
     )
 
     # When to adapt (drift.py)

@@ -13,9 +13,9 @@ from zotta_edge.runtime.engine import Outputs
 Doubles = NDArray[np.float64]
 
 
-def pooled(outputs: Outputs) -> Floats:
-    """v_l of all layers side by side, [batch, D]: a sum over layers is a sum over D channels."""
-    return np.concatenate(outputs.features, axis=1)
+def pooled(outputs: Outputs, first: int = 0) -> Floats:
+    """v_l of the layers from `first` on side by side, [batch, D]: sums over layers are over D."""
+    return np.concatenate(outputs.features[first:], axis=1)
 
 
 def moments(features: Floats) -> tuple[Doubles, Doubles]:
@@ -39,7 +39,7 @@ def entropies(logits: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Source:
-    """mu^S and sigma^S of all layers side by side, and the N images behind them."""
+    """mu^S and sigma^S of layers side by side, and the N images behind them."""
 
     mean: Doubles  # [D]
     std: Doubles  # [D]
@@ -47,12 +47,14 @@ class Source:
     ends: NDArray[np.intp]  # where each layer ends in D
 
     @classmethod
-    def of(cls, calibration: Calibration) -> "Source":
+    def of(cls, calibration: Calibration, first: int = 0) -> "Source":
+        """Of the layers from `first` on."""
+        mean, std = calibration.mean[first:], calibration.std[first:]
         return cls(
-            np.concatenate(calibration.mean).astype(np.float64),
-            np.concatenate(calibration.std).astype(np.float64),
+            np.concatenate(mean).astype(np.float64),
+            np.concatenate(std).astype(np.float64),
             calibration.samples,
-            np.cumsum([len(mean) for mean in calibration.mean]),
+            np.cumsum([len(layer) for layer in mean]),
         )
 
 

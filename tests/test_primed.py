@@ -30,7 +30,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     left, right, energy = thin(jacobian, 32)
     info, calibration = engine.info, engine.info.calibration
     assert calibration is not None
-    prime = Prime(left, right, engine.chosen, 128, 0.02, energy, 0.0)
+    prime = Prime(left, right, engine.chosen, 128, 0.02, energy, 1.0, 0.0)
     store(Report(path, replace(info, prime=prime), calibration, None, ()))  # type: ignore[arg-type]
     return path
 

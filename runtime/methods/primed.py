@@ -1,7 +1,7 @@
 """Primed alignment: the gain of zeroth-order steps for the price of plain inference.
 
-Calibration measured J = dv / dtheta, how the pooled features move with the affines. So the pass
-that answers a batch also tells where to move: were the affines the source's, the mean features
+Calibration measured J = dv / dtheta, how the pooled features move with the norms' shifts. So the
+pass that answers a batch also tells where to move: were the shifts the source's, the mean features
 would be r = mu(theta) - t J (theta - theta_S) - mu_S off, and damped Gauss-Newton takes that back,
 
     theta <- theta_S - (J^T J + lambda s I)^-1 J^T r,      s = trace(J^T J) / d.
@@ -27,6 +27,7 @@ from zotta_edge.runtime.guard import Guard
 from zotta_edge.runtime.head import Head
 from zotta_edge.runtime.methods import Answer, calibration_of
 from zotta_edge.runtime.parameters import Parameters
+from zotta_edge.runtime.preprocessing import mirrored
 from zotta_edge.runtime.settings import Settings
 from zotta_edge.runtime.statistics import Doubles, Source, pooled
 
@@ -37,6 +38,7 @@ _TRUST = (
     0.5  # in J's word on how far the features have moved: less than 1 bounds what an error adds
 )
 _LARGE = 0.01  # of |theta_S|: a smaller step is not worth answering again
+_ALIKE = 0.7  # of the source images: a model that says less often the same of a mirror image minds
 
 
 class Primed:
@@ -54,13 +56,16 @@ class Primed:
         calibration = calibration_of(engine.info)
         self._engine, self._settings = engine, settings
         self._parameters = Parameters(engine.info, engine.chosen)
-        self._source = Source.of(calibration)
-        self._newton = GaussNewton(_prime_of(engine), settings.damping)
+        prime = _prime_of(engine)
+        self._first = min(prime.layers)  # no layer before it moves
+        self._source = Source.of(calibration, self._first)
+        self._newton = GaussNewton(prime, settings.damping)
+        self._mirrors = settings.budget >= 2 and prime.mirrored >= _ALIKE
         self._head = Head.open(engine).weights()[0]  # [E, class]
         self._embedding = calibration.embedding_mean
         self._embedding_variance = np.square(calibration.embedding_std, dtype=np.float64)
         self._guard = Guard(settings, self._parameters.source, engine.info.classes)
-        self._drift = Drift(self._source, engine.chosen, settings.drift_window)
+        self._drift = Drift(Source.of(calibration), engine.chosen, settings.drift_window)
         self._shift = RunningMean(settings.window, len(self._source.mean))  # r
         self._offset = RunningMean(settings.window, len(self._embedding))  # of the embedding
         self.reset()
@@ -77,7 +82,8 @@ class Primed:
     def read(self, images: Floats) -> Answer:
         theta, delta = self._known  # taken at once: a call beside this one may be about to move
         outputs = Batch.of(self._engine, self._parameters, images)(theta)
-        return Answer(self._centred(outputs, delta), False, self._drift.score)
+        logits = self._both_ways(outputs.logits, images, theta) - delta @ self._head
+        return Answer(logits, False, self._drift.score)
 
     def predict(self, images: Floats) -> Answer:
         batch = Batch.of(self._engine, self._parameters, images)
@@ -88,12 +94,12 @@ class Primed:
         if not untouched:
             self._watch(outputs.features)
         self._move(outputs)
-        self._credit += (self._settings.budget - 1) * batch.batch
+        self._credit += (self._settings.budget - (2 if self._mirrors else 1)) * batch.batch
         if self._credit > 0 and self._large(before):
             self._credit -= self._engine.cone_share * batch.batch
             outputs = batch(self._theta)
         self._offset.add(outputs.embedding - self._embedding)
-        logits = self._centred(outputs, self._delta())
+        logits = self._both_ways(outputs.logits, images, self._theta) - self._delta() @ self._head
         source = self._parameters.source
         if self._guard.collapsed(logits, self._theta is source, lambda: batch(source).logits):
             self._return_to_source()
@@ -121,11 +127,15 @@ class Primed:
 
     def _move(self, outputs: Outputs) -> None:
         source = self._parameters.source
-        moved = np.float32(_TRUST) * self._newton.effect(self._theta - source)
-        self._shift.add(pooled(outputs) - self._source.mean.astype(np.float32) - moved)
+        so_far = (self._theta - source)[self._parameters.shifts]
+        moved = np.float32(_TRUST) * self._newton.effect(so_far)
+        features = pooled(outputs, self._first)
+        self._shift.add(features - self._source.mean.astype(np.float32) - moved)
         before, off = self._phase, self._significant()
         if off.any():
-            self._theta = self._guard.no_further(source + self._newton.step(off), _FURTHEST)
+            theta = source.copy()
+            theta[self._parameters.shifts] += self._newton.step(off)
+            self._theta = self._guard.no_further(theta, _FURTHEST)
             self._steps += 1
         else:
             self._theta = source
@@ -144,9 +154,13 @@ class Primed:
         noise = self._noise(self._offset) * self._embedding_variance
         return shrunk(self._offset.mean, noise).astype(np.float32)
 
-    def _centred(self, outputs: Outputs, delta: Floats) -> Floats:
-        """head(embedding - delta) of a linear head."""
-        return outputs.logits - delta @ self._head
+    def _both_ways(self, logits: Floats, images: Floats, theta: Floats) -> Floats:
+        """The mean with the answer to the mirrored batch, where that is wanted and may help."""
+        if not self._mirrors or theta is self._parameters.source:
+            return logits
+        other = mirrored(images, self._engine.info.preprocessing)
+        seen = Batch.of(self._engine, self._parameters, other)(theta).logits
+        return (logits + seen) * np.float32(0.5)
 
     def _noise(self, running: RunningMean) -> float:
         """Variance of a running mean less the source's, in units of one sample's variance."""

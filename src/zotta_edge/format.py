@@ -129,14 +129,15 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Prime:
-    """J = dv / dtheta of the chosen layers' affines, as a product of two thin matrices."""
+    """J = dv / dtheta of the chosen layers' shifts, as a product of two thin matrices."""
 
-    features: Floats  # [D, rank], all layers' channels side by side
-    affines: Floats  # [d, rank]; J = features affines^T
-    layers: tuple[int, ...]  # whose affines theta is
+    features: Floats  # [D, rank], the channels of all layers from the first chosen one on
+    shifts: Floats  # [d, rank]; J = features shifts^T
+    layers: tuple[int, ...]  # whose shifts theta is
     images: int  # that J is a mean over
     perturbation: float  # c of the differences
     energy: float  # share of |J|^2 that the rank keeps
+    mirrored: float  # share of source images that the model calls the same seen in a mirror
     seconds: float
 
 
@@ -282,14 +283,15 @@ def _calibration(metadata: Mapping[str, str], layers: tuple[Layer, ...]) -> Cali
     )
 
 
-_MATRICES = ("features", "affines")
+_MATRICES = ("features", "shifts")
 
 
 def _prime_to_metadata(prime: Prime) -> dict[str, str]:
     plain = {key: value for key, value in vars(prime).items() if key not in _MATRICES}
+    both = np.concatenate([_coded(prime.features), _coded(prime.shifts)])
     return {
         "zotta.prime": json.dumps(plain, separators=(",", ":")),
-        "zotta.jacobian": _encode(np.concatenate([prime.features, prime.affines]), "<f2"),
+        "zotta.jacobian": _encode(both, "i1"),
     }
 
 
@@ -298,10 +300,30 @@ def _prime(metadata: Mapping[str, str], layers: tuple[Layer, ...]) -> Prime:
     chosen = tuple(plain.pop("layers"))
     if any(not 0 <= index < len(layers) for index in chosen):
         raise ValueError(f"primed layers {list(chosen)} of {len(layers)}")
-    channels = sum(layer.channels for layer in layers)
-    parameters = sum(layers[index].parameters for index in chosen)
-    both = _decode(metadata["zotta.jacobian"], "<f2").reshape(channels + parameters, -1)
-    return Prime(both[:channels], both[channels:], layers=chosen, **plain)
+    channels = sum(layer.channels for layer in layers[min(chosen) :])
+    shifts = sum(layers[index].parameters for index in chosen) // 2
+    coded = np.frombuffer(base64.b64decode(metadata["zotta.jacobian"], validate=True), np.int8)
+    rank, rest = divmod(len(coded), channels + shifts + 2 * _SCALE.itemsize)
+    if rest or not rank:
+        raise ValueError(f"{len(coded)} bytes of Jacobian for {channels} x {shifts}")
+    left, right = np.split(coded, [rank * (channels + _SCALE.itemsize)])
+    return Prime(_matrix(left, rank), _matrix(right, rank), layers=chosen, **plain)
+
+
+_SCALE = np.dtype("<f4")
+
+
+def _coded(matrix: Floats) -> NDArray[np.int8]:
+    """A matrix in bytes, with a scale of its own for each column: the scales, then the rows."""
+    scale = np.maximum(np.abs(matrix).max(axis=0) / 127, np.float32(1e-30)).astype(_SCALE)
+    return np.concatenate([scale.view(np.int8), np.rint(matrix / scale).astype(np.int8).ravel()])
+
+
+def _matrix(coded: NDArray[np.int8], columns: int) -> Floats:
+    """The reverse of `_coded`."""
+    scale, rows = np.split(coded, [columns * _SCALE.itemsize])
+    values: Floats = rows.reshape(-1, columns).astype(np.float32)
+    return values * np.frombuffer(scale.tobytes(), _SCALE)
 
 
 def _encode(values: NDArray[Any], kind: str = "<f4") -> str:

@@ -53,7 +53,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--budget",
         type=float,
         metavar="N",
-        help="primed: passes an image that may be spent on average (default: 1.05)",
+        help="primed: passes an image that may be spent on average (default: 1.05); from 2 "
+        "on drifted images are also answered in a mirror",
     )
     group.add_argument("--always", action="store_true", help="adapt on every batch, drift or not")
     group.add_argument("--episodic", action="store_true", help="forget before each batch")

@@ -30,7 +30,7 @@ and never the norm before the classifier. Drifted images are --ood, or the sourc
 speckle noise. Running it again replaces what is stored.
 
 --prime also measures how the features move with the chosen affines, by forward passes: minutes,
-once, and an eighth of the file's size. The device then adapts with the passes that answer anyway.
+once, and a seventh of the file's size. The device then adapts with the passes that answer anyway.
 When interrupted, the same command goes on where it was. A dry run leaves it out.
 
   zotta-edge calibrate vit_int8.onnx --source photos/
@@ -47,7 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--ood", metavar="DIR", help="drifted images; default: speckle noise")
     parser.add_argument(
-        "--samples", type=int, default=64, metavar="N", help="images of each (default: 64)"
+        "--samples", type=int, default=256, metavar="N", help="images of each (default: 256)"
     )
     parser.add_argument("-o", "--output", type=Path, metavar="OUT", help="default: MODEL itself")
     parser.add_argument(
