@@ -375,6 +375,17 @@ def test_answers_among_the_data_s_classes() -> None:
     assert task.correct(result, 0, 2) == "00"
 
 
+@pytest.mark.parametrize("study", ["cost", "batches", "continual", "order", "clean"])
+def test_studies_run(study: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a few digits: what they find is not the point here."""
+    monkeypatch.syspath_prepend(Path(__file__).resolve().parents[1] / "benchmarks")
+    studies = importlib.import_module("past_the_paper")
+    few = ["--images", "16", "--corruptions", "fog,clean"]
+    assert studies.main([study, "--output", str(tmp_path), *few]) == 0
+    found = json.loads((tmp_path / "results.json").read_text())["summaries"]
+    assert {"none", "primed"} <= {one["variant"] for one in found}
+
+
 def test_ablations_ask_the_paper_s_questions(monkeypatch: pytest.MonkeyPatch) -> None:
     from argparse import Namespace
 

@@ -17,20 +17,25 @@ from zotta_edge.format import Floats, Prime
 from zotta_edge.models import embedded
 from zotta_edge.runtime.engine import Engine
 from zotta_edge.runtime.methods.primed import shrunk
+from zotta_edge.runtime.preprocessing import mirrored
 from zotta_edge.runtime.session import read_info
 from zotta_edge.runtime.statistics import Source
 
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return primed(tmp_path_factory.mktemp("toy") / "toy.onnx")
+
+
+def primed(path: Path, mirrored: float = 1.0) -> Path:
     """The toy model, primed on its own source."""
-    path = toy.build(tmp_path_factory.mktemp("toy") / "toy.onnx")
+    toy.build(path)
     engine = Engine.open(path, threads=1)
     jacobian = measure(engine, [toy.images(32, seed) for seed in range(4)], 0.02, seed=0).mean
     left, right, energy = thin(jacobian, 32)
     info, calibration = engine.info, engine.info.calibration
     assert calibration is not None
-    prime = Prime(left, right, engine.chosen, 128, 0.02, energy, 1.0, 0.0)
+    prime = Prime(left, right, engine.chosen, 128, 0.02, energy, mirrored, 0.0)
     store(Report(path, replace(info, prime=prime), calibration, None, ()))  # type: ignore[arg-type]
     return path
 
@@ -89,6 +94,46 @@ def test_the_first_drifted_batch_is_answered_again(path: Path) -> None:
     first, again = load(path, budget=1.0).predict(drifted), load(path).predict(drifted)
     assert again.adapted
     assert np.abs(first.logits - again.logits).max() > 0.01
+
+
+def test_a_second_pass_answers_in_a_mirror(path: Path) -> None:
+    """The mean of both ways is the same for both ways."""
+    model, drifted = load(path, budget=2.0), toy.images(64, seed=1, shift=toy.SHIFT)
+    turned = mirrored(drifted, model.info.preprocessing)
+    model.predict(drifted)
+    assert model.passes == 2 * len(drifted)
+    both = [model.predict(images, adapt=False).logits for images in (drifted, turned)]
+    np.testing.assert_allclose(both[0], both[1], atol=1e-5)
+    plain = load(path, budget=1.0)
+    plain.predict(drifted)
+    once = [plain.predict(images, adapt=False).logits for images in (drifted, turned)]
+    assert np.abs(once[0] - once[1]).max() > 0.01
+    np.testing.assert_allclose(both[0] - both[0].mean(), _mean_of(once), atol=0.05)
+
+
+def _mean_of(logits: list[Floats]) -> Floats:
+    mean: Floats = np.mean(logits, axis=0)
+    return mean - mean.mean()
+
+
+def test_no_mirror_for_a_stream_like_the_source(path: Path) -> None:
+    model = load(path, budget=2.0)
+    model.predict(toy.images(64, seed=3))
+    assert model.passes == 64
+
+
+def test_no_mirror_for_a_model_that_minds(tmp_path: Path) -> None:
+    model = load(primed(tmp_path / "toy.onnx", mirrored=0.4), budget=2.0)
+    drifted = toy.images(64, seed=1, shift=toy.SHIFT)
+    for _ in range(8):
+        model.predict(drifted)
+    assert model.passes < 1.5 * 8 * len(drifted)
+
+
+def test_digits_mind_a_mirror() -> None:
+    prime = read_info(embedded.MODEL).prime
+    assert prime is not None
+    assert prime.mirrored < 0.5
 
 
 def test_shrinking_takes_out_what_sampling_explains() -> None:

@@ -29,7 +29,7 @@ from zotta_edge.runtime.methods import Answer, calibration_of
 from zotta_edge.runtime.parameters import Parameters
 from zotta_edge.runtime.preprocessing import mirrored
 from zotta_edge.runtime.settings import Settings
-from zotta_edge.runtime.statistics import Doubles, Source, pooled
+from zotta_edge.runtime.statistics import Doubles, Source, log_softmax, pooled
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +38,7 @@ _TRUST = (
     0.5  # in J's word on how far the features have moved: less than 1 bounds what an error adds
 )
 _LARGE = 0.01  # of |theta_S|: a smaller step is not worth answering again
+_BELIEF = 8  # power of sureness: fog and low contrast leave 0.6-0.7 of it, to count next to nothing
 _ALIKE = 0.7  # of the source images: a model that says less often the same of a mirror image minds
 
 
@@ -45,7 +46,8 @@ class Primed:
     """One pass a batch: answer, look how far off it was, move.
 
     r is a running mean over about `window` samples, whatever the size of the batches, shrunk by the
-    share of it that sampling explains: a stream like the source moves nothing. A move that changes
+    share of it that sampling or an uneven mix of classes explains: a stream like the source moves
+    nothing. A move that changes
     much is worth a second answer, where the `budget` allows it. When the layers before the affines
     say that another stream has begun, all starts from the source again.
     """
@@ -68,6 +70,7 @@ class Primed:
         self._drift = Drift(Source.of(calibration), engine.chosen, settings.drift_window)
         self._shift = RunningMean(settings.window, len(self._source.mean))  # r
         self._offset = RunningMean(settings.window, len(self._embedding))  # of the embedding
+        self._answers = RunningMean(settings.window, engine.info.classes + 1)  # p_i, sum p_i^2
         self.reset()
 
     def reset(self) -> None:
@@ -99,6 +102,8 @@ class Primed:
             self._credit -= self._engine.cone_share * batch.batch
             outputs = batch(self._theta)
         self._offset.add(outputs.embedding - self._embedding)
+        answers = np.exp(log_softmax(outputs.logits))
+        self._answers.add(np.c_[answers, np.square(answers).sum(axis=1)])
         logits = self._both_ways(outputs.logits, images, self._theta) - self._delta() @ self._head
         source = self._parameters.source
         if self._guard.collapsed(logits, self._theta is source, lambda: batch(source).logits):
@@ -124,6 +129,7 @@ class Primed:
         self._theta = self._parameters.source
         self._shift.reset()
         self._offset.reset()
+        self._answers.reset()
 
     def _move(self, outputs: Outputs) -> None:
         source = self._parameters.source
@@ -164,7 +170,18 @@ class Primed:
 
     def _noise(self, running: RunningMean) -> float:
         """Variance of a running mean less the source's, in units of one sample's variance."""
-        return running.variance + 1 / self._source.samples
+        return running.variance + 1 / self._source.samples + self._one_sided()
+
+    def _one_sided(self) -> float:
+        """How far the mix of classes is from even: 0, up to 1 where all answers are one class.
+
+        The mean features of a few classes are off by up to sigma_S without any drift. For the mean
+        answer p, sum p^2 is 1 / classes in an even mix, and sampling adds 1 / n. Drift, too, makes
+        answers alike, but it also makes them unsure: those with sum p_i^2 near 1 are believed.
+        """
+        *mean, sure = self._answers.mean
+        even = 1 / len(mean) + self._answers.variance
+        return max(0.0, float(np.square(mean).sum()) - even) * sure**_BELIEF
 
     @property
     def _phase(self) -> str:
@@ -193,6 +210,7 @@ class Primed:
         return {
             "shift": self._shift,
             "offset": self._offset,
+            "answers": self._answers,
             "guard": self._guard,
             "drift": self._drift,
         }
