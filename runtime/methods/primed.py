@@ -47,9 +47,9 @@ class Primed:
 
     r is a running mean over about `window` samples, whatever the size of the batches, shrunk by the
     share of it that sampling or an uneven mix of classes explains: a stream like the source moves
-    nothing. A move that changes
-    much is worth a second answer, where the `budget` allows it. When the layers before the affines
-    say that another stream has begun, all starts from the source again.
+    nothing. A move that changes much is worth a second answer, where the `budget` allows it. When
+    the layers before the affines say that another stream has begun, all starts from the source
+    again.
     """
 
     moves_affines: ClassVar[bool] = True
@@ -102,8 +102,6 @@ class Primed:
             self._credit -= self._engine.cone_share * batch.batch
             outputs = batch(self._theta)
         self._offset.add(outputs.embedding - self._embedding)
-        answers = np.exp(log_softmax(outputs.logits))
-        self._answers.add(np.c_[answers, np.square(answers).sum(axis=1)])
         logits = self._both_ways(outputs.logits, images, self._theta) - self._delta() @ self._head
         source = self._parameters.source
         if self._guard.collapsed(logits, self._theta is source, lambda: batch(source).logits):
@@ -133,6 +131,8 @@ class Primed:
 
     def _move(self, outputs: Outputs) -> None:
         source = self._parameters.source
+        answers = np.exp(log_softmax(outputs.logits))
+        self._answers.add(np.c_[answers, np.square(answers).sum(axis=1)])
         so_far = (self._theta - source)[self._parameters.shifts]
         moved = np.float32(_TRUST) * self._newton.effect(so_far)
         features = pooled(outputs, self._first)
@@ -179,9 +179,9 @@ class Primed:
         answer p, sum p^2 is 1 / classes in an even mix, and sampling adds 1 / n. Drift, too, makes
         answers alike, but it also makes them unsure: those with sum p_i^2 near 1 are believed.
         """
-        *mean, sure = self._answers.mean
+        mean, sure = self._answers.mean[:-1], self._answers.mean[-1]
         even = 1 / len(mean) + self._answers.variance
-        return max(0.0, float(np.square(mean).sum()) - even) * sure**_BELIEF
+        return float(max(0.0, np.square(mean).sum() - even) * sure**_BELIEF)
 
     @property
     def _phase(self) -> str:
