@@ -24,6 +24,7 @@ from zotta_edge.bench.variants import Variant, parse_variants
 from zotta_edge.calibration.calibrate import Settings, calibrate, store
 from zotta_edge.calibration.selection import Choice
 from zotta_edge.corruptions import CORRUPTIONS
+from zotta_edge.errors import ZottaError
 from zotta_edge.export.target import describe_machine
 from zotta_edge.files import replacing
 
@@ -78,12 +79,13 @@ def _layer_choices(model: Model, method: str) -> dict[str, str]:
 
 def recalibrated(model: Model, args: argparse.Namespace, count: int) -> Model:
     """The model with statistics of `count` source images; its layers stay."""
+    choice = Choice(layers=model.info.chosen)
+    report = calibrate(model.path, args.source, settings=Settings(choice, count))
+    if report.calibration.samples != count:
+        raise ZottaError(f"{args.source} has fewer than {count} images: give more")
     path = args.output / "models" / f"{model.name}-{count}.onnx"
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        choice = Choice(layers=model.info.chosen)
-        store(calibrate(model.path, args.source, settings=Settings(choice, count)), path)
-    return Model.open(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return Model.open(store(report, path))
 
 
 def table(study: Study, summaries: Sequence[Summary]) -> str:

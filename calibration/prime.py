@@ -18,6 +18,7 @@ from zotta_edge.files import replacing, sha256
 from zotta_edge.format import Floats, ModelInfo, Prime
 from zotta_edge.progress import Progress
 from zotta_edge.runtime.engine import Engine
+from zotta_edge.runtime.head import Head
 from zotta_edge.runtime.preprocessing import mirrored
 from zotta_edge.runtime.session import read_info
 
@@ -39,6 +40,7 @@ def prime(report: Report, source: Source, settings: Settings, sweeps: int = SWEE
         raise ZottaError("the chosen layers have no affines to prime: choose others with --layers")
     groups = _groups(source, info, settings, sweeps)
     engine = Engine.open(report.model, chosen=chosen, threads=settings.threads)
+    Head.open(engine).weights()  # refuses, before the work, what the method would refuse after it
     shifts = sum(info.layers[index].parameters for index in chosen) // 2
     with (
         _kept(report, groups, settings) as (start, keep),

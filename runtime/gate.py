@@ -46,13 +46,15 @@ class Gate:
             return False
         if self._drift.significance <= threshold / 2:  # half: no flicker at the threshold
             self._enter("watching", "the stream is like the source again")
-            return True
+            return not self._settings.always
         if drifted and self._drift.change >= threshold:
             self._enter("adapting", "the stream changed")
         return False
 
     def record(self, loss: float, samples: int) -> None:
         """Take the objective of a fresh batch before its update; close when it stopped falling."""
+        if self._settings.always:
+            return
         self._total += loss * samples
         self._samples += samples
         if self._samples < self._settings.patience:

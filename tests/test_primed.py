@@ -27,9 +27,9 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return primed(tmp_path_factory.mktemp("toy") / "toy.onnx")
 
 
-def primed(path: Path, mirrored: float = 1.0) -> Path:
+def primed(path: Path, mirrored: float = 1.0, chosen: tuple[int, ...] = (1, 2)) -> Path:
     """The toy model, primed on its own source."""
-    toy.build(path)
+    toy.build(path, chosen=chosen)
     engine = Engine.open(path, threads=1)
     jacobian = measure(engine, [toy.images(32, seed) for seed in range(4)], 0.02, seed=0).mean
     left, right, energy = thin(jacobian, 32)
@@ -134,6 +134,35 @@ def test_digits_mind_a_mirror() -> None:
     prime = read_info(embedded.MODEL).prime
     assert prime is not None
     assert prime.mirrored < 0.5
+
+
+@pytest.mark.parametrize("batch", [64, 4, 1])
+def test_every_change_of_the_stream_is_noticed(path: Path, batch: int) -> None:
+    model = load(path)
+    method = model._method
+    returned = 0
+
+    def count() -> None:
+        nonlocal returned
+        returned += 1
+        real()
+
+    real, method._return_to_source = method._return_to_source, count  # type: ignore[attr-defined]
+    for part in range(4):
+        stream = toy.images(256, seed=part, shift=toy.SHIFT * (-1) ** part)
+        for start in range(0, len(stream), batch):
+            model.predict(stream[start : start + batch])
+    assert 4 <= returned <= 6
+
+
+def test_a_move_is_no_change_of_the_stream(tmp_path: Path) -> None:
+    """With the first layer among the chosen ones, what is watched moves with theta."""
+    model = load(primed(tmp_path / "toy.onnx", chosen=(0, 1)))
+    distances = []
+    for seed in range(8):
+        model.predict(toy.images(64, seed, shift=toy.SHIFT))
+        distances.append(model.status()["distance"])
+    assert min(distances) > 0.5 * max(distances)
 
 
 def test_shrinking_takes_out_what_sampling_explains() -> None:

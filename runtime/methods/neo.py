@@ -1,6 +1,8 @@
 """NEO: No-Optimization Test-Time Adaptation through Latent Re-Centering.
 
 The features of the source lie around the origin; those of a shifted stream are moved back there.
+The mean is that of all samples, as published for one stream; its authors take an exponential one
+where streams follow each other.
 """
 
 from collections.abc import Mapping

@@ -116,12 +116,16 @@ class Primed:
         """When another stream begins, what was learned of the last one is in its way."""
         self._drift.observe(features)
         self._unchanged += len(features[0])
+        if not self._drift.untouched_layers:  # what is watched moves with theta
+            return
         changed = self._drift.change >= self._settings.drift_threshold
         if changed and self._unchanged >= self._settings.drift_window:
             log.info("changed: another stream has begun, drift %.2f", self._drift.score)
             self._drift.begin(features)
             self._unchanged = 0
             self._return_to_source()
+        elif self._unchanged <= self._settings.drift_window:
+            self._drift.remember()  # a small batch alone says little of what the stream is like now
 
     def _return_to_source(self) -> None:
         self._theta = self._parameters.source

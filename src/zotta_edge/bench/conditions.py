@@ -135,7 +135,7 @@ class Condition:
             "data": data.name,
             "shown": shown,
             "version": __version__,
-        } | ({"checkpoint": self.origin.fingerprint} if self.origin else {})
+        } | ({"origin": self.origin.fingerprint} if self.origin else {})
 
     @property
     def file(self) -> str:

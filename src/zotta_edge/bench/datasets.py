@@ -11,6 +11,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from zotta_edge.corruptions import ALL
 from zotta_edge.errors import ZottaError
+from zotta_edge.files import sha256
 from zotta_edge.runtime.arrays import class_numbers, load_arrays, load_images
 from zotta_edge.runtime.images import Image, list_images, read_image
 from zotta_edge.runtime.labels import class_folder, read_labels
@@ -108,7 +110,7 @@ class CorruptedArrays(Dataset):
         labels = class_numbers(array, count if len(array) == count else len(content), self.labels)
         first = (severity - 1) * count
         own = labels if len(labels) == count else labels[first : first + count]
-        return Images(own.astype(np.intp), _rows(content, first), _identity([path], own))
+        return Images(own.astype(np.intp), _rows(content, first), _identity([_content(path)], own))
 
 
 @dataclass(frozen=True)
@@ -160,7 +162,7 @@ def _from_array(path: Path, labels: Path | None, classes: int) -> Dataset:
         own = np.array([given[name] for name in names])
     if own is None:
         raise ZottaError(f"{path} has no `labels`: give them with --labels, accuracy needs them")
-    identity = _identity([path], own)
+    identity = _identity([_content(path)], own)
     return Plain(str(path), Images(own.astype(np.intp), _rows(content.images, 0), identity))
 
 
@@ -183,7 +185,7 @@ def _files(root: Path, how: FileLabels) -> tuple[Images, tuple[int, ...] | None]
         labels = [numbers[class_folder(path)] for path in paths]
         among = tuple(sorted(numbers.values())) if len(numbers) < how.classes else None
     found = np.array(labels, np.intp)
-    identity = _identity(paths, found)
+    identity = _identity((f"{path.name} {path.stat().st_size}" for path in paths), found)
     return Images(found, lambda index: read_image(paths[index]), identity, True), among
 
 
@@ -239,9 +241,21 @@ def _own_labels(root: Path) -> Path | None:
     return found if found.is_file() else None
 
 
-def _identity(paths: Iterable[Path], labels: Sequence[int] | NDArray[np.integer]) -> str:
-    """Names, sizes and labels: reading every byte would take as long as the benchmark's start."""
+def _identity(images: Iterable[str], labels: Sequence[int] | NDArray[np.integer]) -> str:
+    """Of the images, each told apart by a text, and their labels.
+
+    The names and sizes of image files tell enough; arrays of one shape have all the same size.
+    """
     digest = hashlib.sha256(np.asarray(labels, np.int64).tobytes())
-    for path in paths:
-        digest.update(f"{path.name} {path.stat().st_size}".encode())
+    for image in images:
+        digest.update(image.encode())
     return digest.hexdigest()[:16]
+
+
+def _content(path: Path) -> str:
+    return _content_as_of(path, path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=64)
+def _content_as_of(path: Path, changed: int) -> str:
+    return sha256(path)

@@ -108,7 +108,7 @@ def copied(source: Path, folder: Path, name: str) -> Path:
     target = folder / name
     if not target.exists():
         try:
-            os.link(source, target)
+            os.link(source.resolve(), target)  # a link's own target may be relative to it
         except OSError:
             shutil.copy(source, target)
     return target

@@ -40,10 +40,11 @@ def parse_variants(
     found += [_variant(text, assignments) for text in variants]
     for variant in found:
         variant.settings(seed=0)  # refuses what is no setting
-    twice = {one.name for one in found if sum(one.name == other.name for other in found) > 1}
+    every = _with_plain(found)
+    twice = {one.name for one in every if sum(one.name == other.name for other in every) > 1}
     if twice:
         raise ZottaError(f"two variants are called {sorted(twice)[0]}: give each its own name")
-    return _with_plain(found)
+    return every
 
 
 def _with_plain(variants: Sequence[Variant]) -> tuple[Variant, ...]:

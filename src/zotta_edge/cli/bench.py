@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zotta_edge.errors import ZottaError
-from zotta_edge.files import sha256
 
 if TYPE_CHECKING:
     from zotta_edge.bench.conditions import Model, Request
@@ -24,7 +23,7 @@ digits model, in about a minute.
   zotta-edge bench --model vit_int8.onnx --data photos/ --methods all --output out/
   zotta-edge bench --model vit_int8.onnx --data imagenet-c/ --corruptions noise --output out/
   zotta-edge bench --model vit_int8.onnx --data photos/ --output out/ \\
-      --variant k1=zotta;pairs=1 --variant k5=zotta;pairs=5 --set always=true
+      --variant 'k1=zotta;pairs=1' --variant 'k5=zotta;pairs=5' --set always=true
 
 DATA is a folder of images with a labels CSV, class folders as of ImageNet (-R, -Sketch, -A),
 ImageNet-C, a folder of CIFAR-10-C arrays, or an .npz. Corruptions are put on clean images; data
@@ -174,7 +173,9 @@ def _origin(args: argparse.Namespace, needed: bool) -> "Origin | None":
         )
     if not args.reference.is_file():
         raise ZottaError(f"{args.reference} is not a file: expected a .pth or .safetensors")
-    return Origin(str(args.reference), sha256(args.reference), str(args.source))
+    if not Path(args.source).exists():
+        raise ZottaError(f"{args.source} does not exist: expected clean images")
+    return Origin.of(args.reference, str(args.source))
 
 
 def _usual_methods(models: Sequence["Model"]) -> list[str]:
@@ -201,6 +202,8 @@ def _corruptions(args: argparse.Namespace, held: Sequence[str]) -> tuple[str, ..
         if name != CLEAN:
             for severity in args.severity:
                 check(name, severity)
+    if not names:
+        raise ZottaError(f"--corruptions: the data holds {', '.join(held)}, name those you want")
     return tuple(dict.fromkeys(names))
 
 

@@ -59,9 +59,9 @@ class Sar:
         before = [value.detach().clone() for value in parameters]
         self._climb()
         entropy = entropies(self.network.logits(images))
-        self._note(float(entropy.detach().mean()))
         still_sure = entropy.detach() < self.margin
         if still_sure.any():
+            self._note(float(entropy[still_sure].detach().mean()))
             self.learner.backward(entropy[still_sure].mean(), len(images))
         with torch.no_grad():
             for value, old in zip(parameters, before, strict=True):
