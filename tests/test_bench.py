@@ -306,7 +306,7 @@ def test_torch_references(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert found["fp32:none"]["passes"] == 1
     assert found["fp32:tent"]["passes"] > 1
     assert found["fp32:tent"]["versions"]["torch"]
-    assert found["fp32:tent"]["condition"]["checkpoint"]
+    assert found["fp32:tent"]["condition"]["origin"]
 
 
 @pytest.mark.parametrize(
@@ -316,6 +316,7 @@ def test_torch_references(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         (["--set", "pears=1"], "no setting is called pears: did you mean pairs"),
         (["--variant", "half"], "cannot read the variant 'half'"),
         (["--variant", "a=zotta", "--variant", "a=none"], "two variants are called a"),
+        (["--variant", "none=zotta"], "two variants are called none"),
         (["--scenario", "resett"], "no scenario is called resett"),
         (["--corruptions", "rain"], "unknown corruption 'rain'"),
         (["--severity", "6"], "severity 6 does not exist"),
@@ -334,6 +335,24 @@ def test_errors_before_hours_are_spent(
     assert message in error
     assert len(error.splitlines()) == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_data_without_the_usual_corruptions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(tmp_path / "speckle_noise.npy", np.zeros((5, 8, 8), np.uint8))
+    np.save(tmp_path / "labels.npy", np.zeros(5, np.int64))
+    asked = ["--model", str(embedded.MODEL), "--data", str(tmp_path), "--scenario", "continual"]
+    assert main(arguments(tmp_path / "out", *asked)) == 1
+    assert "the data holds speckle_noise, name those you want" in capsys.readouterr().err
+
+
+def test_a_model_behind_a_relative_link(tmp_path: Path) -> None:
+    (tmp_path / "hidden").mkdir()
+    shutil.copy(embedded.MODEL, tmp_path / "hidden" / "real.onnx")
+    (tmp_path / "model.onnx").symlink_to("hidden/real.onnx")
+    asked = ["--model", str(tmp_path / "model.onnx"), "--data", str(embedded.STREAM)]
+    assert main(arguments(tmp_path / "out", *asked, "--corruptions", "fog")) == 0
 
 
 def test_a_method_that_does_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

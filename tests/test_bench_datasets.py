@@ -99,6 +99,15 @@ def test_npz(tmp_path: Path) -> None:
     assert shown(open_dataset(tmp_path / "test.npz", 5)) == [(4, 1), (0, 2)]
 
 
+def test_arrays_of_one_shape_are_told_apart(tmp_path: Path) -> None:
+    """Or a run with new data would find its conditions done already."""
+    path, identities = tmp_path / "test.npz", set()
+    for level in (0, 0, 255):
+        np.savez(path, images=np.full((2, 8, 8), level, np.uint8), labels=np.array([4, 0]))
+        identities.add(open_dataset(path, 5).images("clean", 5).identity)
+    assert len(identities) == 2
+
+
 def _unlabelled_array(path: Path) -> None:
     np.save(path / "x.npy", np.zeros((2, 8, 8, 3), np.uint8))
 

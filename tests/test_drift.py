@@ -141,7 +141,7 @@ def test_gate_closes_when_adapting_no_longer_pays_and_opens_on_a_change(source: 
 def test_always_keeps_the_gate_open(source: Source) -> None:
     gate = Gate(drift_of(source), Settings(always=True, patience=1))
     for _ in range(5):
-        gate.update()
+        assert not gate.update()  # nor does a stream like the source take back what was learned
         gate.record(1.0, 64)
         assert gate.open
 
