@@ -22,6 +22,11 @@ EXTENSIONS = frozenset(
 )
 MAX_PIXELS = 64_000_000  # 192 MB decoded; OpenCV alone would let 3 GB through
 MAX_BYTES = 64 * 2**20
+# OpenCV's own limit, for headers that it reads otherwise than we do; it looks when it is imported.
+os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", str(MAX_PIXELS))
+
+_PNM = re.compile(rb"P[1-6]\s+(?:#[^\r\n]*[\r\n]\s*)*(\d{1,9})\s+(\d{1,9})\s")
+_WITHOUT_LENGTH = frozenset({0x00, 0x01, *range(0xD0, 0xD8), 0xFF})  # markers of a JPEG
 
 
 def read_image(path: str | Path) -> Image:
@@ -122,24 +127,25 @@ def _size_in_header(data: bytes) -> tuple[int, int] | None:
     if data[:6] in (b"GIF87a", b"GIF89a"):
         return struct.unpack_from("<HH", data, 6)
     if data.startswith(b"BM"):
-        width, height = struct.unpack_from("<HH" if data[14] == 12 else "<ii", data, 18)
+        (header,) = struct.unpack_from("<I", data, 14)
+        width, height = struct.unpack_from("<HH" if header == 12 else "<ii", data, 18)
         return abs(width), abs(height)
-    if pnm := re.match(rb"P[1-6]\s+(?:#[^\n]*\n\s*)*(\d{1,9})\s+(\d{1,9})\s", data[:4096]):
+    if pnm := _PNM.match(data[:4096]):
         return int(pnm[1]), int(pnm[2])
     return None
 
 
 def _jpeg_size(data: bytes) -> tuple[int, int]:
+    """As libjpeg looks for it: what stands between a segment and the next marker is passed over."""
     at = 2
     while True:
-        marker = data[at + 1]
-        if marker == 0xFF:  # fill byte
-            at += 1
-        elif 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):  # start of frame
-            height, width = struct.unpack_from(">HH", data, at + 5)
+        at = data.index(0xFF, at) + 1
+        marker = data[at]
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):  # start of frame
+            height, width = struct.unpack_from(">HH", data, at + 4)
             return width, height
-        else:
-            at += 2 + max(2, struct.unpack_from(">H", data, at + 2)[0])
+        if marker not in _WITHOUT_LENGTH:
+            at += 1 + max(2, struct.unpack_from(">H", data, at + 1)[0])
 
 
 def _webp_size(data: bytes) -> tuple[int, int]:
@@ -161,5 +167,6 @@ def _tiff_size(data: bytes) -> tuple[int, int]:
     for at in range(directory + 2, directory + 2 + 12 * entries, 12):
         tag, kind = struct.unpack_from(order + "HH", data, at)
         if tag in (256, 257):  # ImageWidth, ImageLength: SHORT or LONG
-            (size[tag],) = struct.unpack_from(order + ("H" if kind == 3 else "I"), data, at + 8)
+            (value,) = struct.unpack_from(order + ("H" if kind == 3 else "I"), data, at + 8)
+            size[tag] = max(value, size.get(tag, 0))  # one that is said twice may be meant
     return size.get(256, 0), size.get(257, 0)

@@ -17,11 +17,9 @@ class Parameters:
         self._shapes = [norm.shape[1:] for norm in norms for _ in range(2)]
         self._ends = np.cumsum([norm.channels for norm in norms for _ in range(2)])[:-1]
         values = [np.ravel(info.affines[name]) for name in self.names]
-        sizes = [norm.channels for norm in norms]
-        #: where the shifts are in theta; a norm's come after its scales
-        self.shifts: NDArray[np.bool_] = np.repeat(
-            np.tile([False, True], len(norms)), np.repeat(sizes, 2)
-        )
+        # Where the shifts are in theta: a norm's come after its scales.
+        parts = [np.repeat([False, True], norm.channels) for norm in norms]
+        self.shifts: NDArray[np.bool_] = np.concatenate([np.empty(0, bool), *parts])
         self.source: Floats = np.concatenate(values) if values else np.empty(0, np.float32)
         self.source.flags.writeable = False
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -80,6 +80,7 @@ def bytes_tensor(files: Sequence[bytes]) -> bytes:
 class Server:
     process: "subprocess.Popen[str]"
     port: int
+    reader: threading.Thread
     lines: list[str] = field(default_factory=list)
 
     def get(self, path: str) -> Any:
@@ -109,21 +110,35 @@ class Server:
 
     def wait_until(self, condition: Any, seconds: float = 20) -> Any:
         """Poll the adaptation until it is as wanted."""
-        end = time.monotonic() + seconds
-        while not condition(status := self.get(ADAPTATION)):
-            assert time.monotonic() < end, status
-            time.sleep(0.02)
-        return status
+        return until(lambda: self.get(ADAPTATION), condition, seconds)
 
     def stop(self, number: int = signal.SIGTERM, seconds: float = 12) -> int:
+        """End it; afterwards `lines` has its last words, too."""
         self.process.send_signal(number)
-        return self.process.wait(seconds)
+        code = self.process.wait(seconds)
+        self.reader.join(5)
+        return code
+
+
+def until(look: Callable[[], Any], condition: Callable[[Any], Any], seconds: float = 20) -> Any:
+    """Look until it is as wanted."""
+    end = time.monotonic() + seconds
+    while not condition(seen := look()):
+        assert time.monotonic() < end, seen
+        time.sleep(0.02)
+    return seen
 
 
 @contextmanager
-def serving(*flags: str | Path, folder: Path | None = None) -> Iterator[Server]:
-    """A service of the embedded digits on a free port; ends with the block."""
-    command = [sys.executable, "-m", "zotta_edge", "serve", "--port", "0", "--threads", "1"]
+def serving(*flags: str | Path, folder: Path | None = None, first: str = "") -> Iterator[Server]:
+    """A service of the embedded digits on a free port; ends with the block.
+
+    `first` is code that its process runs before all else.
+    """
+    main = (
+        f"{first}\nimport sys; from zotta_edge.__main__ import main; sys.exit(main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", main, "serve", "--port", "0", "--threads", "1"]
     process = subprocess.Popen(
         [*command, *map(str, flags)], cwd=folder, stderr=subprocess.PIPE, text=True
     )
@@ -144,7 +159,7 @@ def serving(*flags: str | Path, folder: Path | None = None) -> Iterator[Server]:
         assert started.wait(60)
         address = re.search(r"http://\S+:(\d+)", "".join(lines))
         assert address, lines
-        yield Server(process, int(address[1]), lines)
+        yield Server(process, int(address[1]), reader, lines)
     finally:
         if process.poll() is None:
             process.kill()

@@ -253,6 +253,12 @@ def test_names_are_text_and_a_token_is_asked_for(browser: Browser, tmp_path: Pat
         browser.wait(lambda: browser.texts("#recent li") == [f"{HOSTILE}\n1"])
         assert browser.text("#verdict").startswith(f"{HOSTILE}: ")
         assert browser.run("document.querySelectorAll('img').length") == 1
+        body, headers = served.infer_body(served.digits()[0][:16])
+        headers |= {"Authorization": f"Bearer {TOKEN}"}
+        assert server.request("POST", "/v2/models/hostile/infer", body, headers).status == 200
+        rows = [f"{one['label']}\n{one['count']}" for one in server.get(adaptation)["recent"]]
+        assert len(rows) > 1
+        browser.wait(lambda: browser.texts("#recent li") == rows)
         browser.click("#forget")
         assert browser.run("sessionStorage.length") == 0
 

@@ -1,6 +1,8 @@
 """Decoding: what cameras and people really hand over, and what must be refused."""
 
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import cv2
@@ -102,6 +104,33 @@ def test_too_many_pixels_are_refused_before_decoding(picture: Image) -> None:
     bomb[16:24] = struct.pack(">II", 30_000, 30_000)
     with pytest.raises(ZottaError, match="30000 x 30000"):
         decode(bytes(bomb))
+
+
+@pytest.mark.parametrize("between", [b"\xff\x01", b"\xff\xd0", b"\xff\xff\xff", b"\xff\x00\x12"])
+def test_jpeg_markers_without_a_length(picture: Image, between: bytes) -> None:
+    jpeg = encode(picture, ".jpg")
+    assert images._size_in_header(jpeg[:2] + between + jpeg[2:]) == (64, 48)
+
+
+def test_headers_are_read_as_opencv_does(picture: Image) -> None:
+    bitmap = bytearray(encode(picture, ".bmp"))
+    bitmap[14:18] = struct.pack("<I", 0x10C)  # not 12
+    assert images._size_in_header(bytes(bitmap)) == (64, 48)
+    assert images._size_in_header(b"P6 #\r64 48 \n8 8 255\n") == (64, 48)
+    tags = [(256, 64), (257, 48), (256, 8), (257, 8)]
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags)
+    assert images._size_in_header(b"II*\0" + struct.pack("<IH", 8, 4) + entries) == (64, 48)
+
+
+def test_opencv_knows_the_limit_itself() -> None:
+    """In a process of its own: OpenCV is told before it is imported, or never."""
+    code = (
+        "import zotta_edge.runtime.images, cv2, numpy as np\n"
+        "try: cv2.imdecode(np.frombuffer(b'P5 9000 9000 255 ', np.uint8), 1)\n"
+        "except cv2.error as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "MAX_IMAGE_PIXELS" in done.stdout
 
 
 def test_too_many_bytes_are_refused_before_reading(

@@ -2,10 +2,12 @@
 
 import asyncio
 import json
+import re
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from zotta_edge.models import embedded
 from zotta_edge.runtime.job import adapt_stream
 from zotta_edge.runtime.methods import METHODS
 from zotta_edge.runtime.preprocessing import prepare
+from zotta_edge.runtime.service import gather
 from zotta_edge.runtime.service.config import Config
 from zotta_edge.runtime.service.service import Service
 from zotta_edge.runtime.session import read_info
@@ -146,13 +149,13 @@ def test_no_answer_waits_longer_than_the_deadline(stream: Any) -> None:
     """The update goes on and counts; its batch, and those that come meanwhile, are answered."""
     images, _ = stream
     plain = AdaptiveModel.load(embedded.MODEL, method="none", threads=1)
-    with served.serving(*SLOW, "--deadline", "0.5") as server:
+    with served.serving(*SLOW, "--set", "pairs=400", "--deadline", "1") as server:
         client = Client(server.port)
         client.infer(images[:1], adapt=False)
         for at in (0, 16):
             started = time.perf_counter()
             reply = client.infer(images[at : at + 16])
-            assert 0.01 < time.perf_counter() - started < 2
+            assert 0.01 < time.perf_counter() - started < 4
             assert not reply.json["parameters"]["adapted"]
             expected = plain.predict(images[at : at + 16], adapt=False)
             np.testing.assert_array_equal(logits(reply), expected.logits)
@@ -161,7 +164,7 @@ def test_no_answer_waits_longer_than_the_deadline(stream: Any) -> None:
         client = Client(server.port)  # the old connection may have been idle for too long
         started = time.perf_counter()
         client.infer(images[32:48])
-        assert time.perf_counter() - started < 0.4, "it is known not to be worth waiting"
+        assert time.perf_counter() - started < 0.9, "it is known not to be worth waiting"
 
 
 def test_adaptation_that_fails_costs_no_answer(
@@ -184,6 +187,106 @@ def test_adaptation_that_fails_costs_no_answer(
     result = asyncio.run(ask())
     np.testing.assert_array_equal(result.logits, model.predict(batch, adapt=False).logits)
     assert "no room for perturbations" in caplog.text
+
+
+def test_what_does_not_fit_into_memory_costs_no_other_answer(
+    stream: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = prepare(stream[0][:4], read_info(embedded.MODEL).preprocessing)
+    model = AdaptiveModel.load(embedded.MODEL, threads=1)
+
+    def fail(*args: Any) -> Any:
+        raise MemoryError
+
+    async def ask() -> tuple[Any, int]:
+        service = Service(model, "digits", Config(adapt="background"))
+        with monkeypatch.context() as patch:
+            patch.setattr(gather, "np", SimpleNamespace(concatenate=fail))
+            with pytest.raises(MemoryError):
+                await asyncio.wait_for(service.predict(batch, adapt=True), 10)
+        monkeypatch.setattr(service.gatherer.lessons, "add", fail)
+        for _ in range(2):
+            await asyncio.wait_for(service.predict(batch, adapt=True), 10)
+        await asyncio.sleep(0.01)
+        loop, lost = service.gatherer._loop, service.monitor.lost
+        await service.close()
+        return loop, lost
+
+    loop, lost = asyncio.run(ask())
+    assert loop.cancelled(), "it went on until the end"
+    assert lost == 8
+
+
+@pytest.fixture
+def held_up(monkeypatch: pytest.MonkeyPatch) -> tuple[AdaptiveModel, threading.Event]:
+    """A model whose updates wait for the event."""
+    model, go = AdaptiveModel.load(embedded.MODEL, threads=1), threading.Event()
+    predict = model._method.predict
+    monkeypatch.setattr(model._method, "predict", lambda images: go.wait(20) and predict(images))
+    return model, go
+
+
+def test_a_resume_may_follow_a_pause_that_still_waits(stream: Any, held_up: Any) -> None:
+    model, go = held_up
+    batch = prepare(stream[0][:4], read_info(embedded.MODEL).preprocessing)
+
+    async def use() -> None:
+        service = Service(model, "digits", Config(batch_size=4, deadline=0.01))
+        await service.predict(batch, adapt=True)
+        pause = asyncio.create_task(service.pause())
+        resume = asyncio.create_task(service.resume())
+        await asyncio.sleep(0.05)
+        go.set()
+        await asyncio.gather(pause, resume)
+        assert not service.adaptation()["paused"]
+        assert not model.status()["frozen"]
+        service.drain()
+        await service.resume()
+        assert not service.gatherer.learning, "it has no more time for that"
+        await service.close()
+
+    asyncio.run(use())
+
+
+def test_images_of_before_a_reset_are_not_learned_from_after_it(stream: Any, held_up: Any) -> None:
+    """Neither what a lesson under way leaves over nor what waits for its batch to fill."""
+    model, go = held_up
+    batch = prepare(stream[0][:6], read_info(embedded.MODEL).preprocessing)
+
+    async def use() -> None:
+        service = Service(model, "digits", Config(batch_size=4, deadline=0.01, max_wait=60))
+        await service.predict(batch, adapt=True)
+        held = asyncio.create_task(service.predict(batch[:2], adapt=True))
+        await asyncio.sleep(0.05)
+        reset = asyncio.create_task(service.reset())
+        await asyncio.wait_for(held, 10)
+        go.set()
+        await reset
+        await asyncio.sleep(0.05)
+        assert service.adaptation()["waiting"] == 0
+        assert model.status()["images"] == 4
+        await service.close()
+
+    asyncio.run(use())
+
+
+def test_outcomes_are_counted_by_batch(stream: Any) -> None:
+    """Episodic adaptation starts its steps anew each time."""
+    batch = prepare(stream[0][:8], read_info(embedded.MODEL).preprocessing)
+    settings = Settings(always=True, pairs=1, episodic=True)
+    model = AdaptiveModel.load(embedded.MODEL, settings, "zotta", threads=1)
+
+    async def use() -> str:
+        service = Service(model, "digits", Config(batch_size=4, deadline=60))
+        await service.predict(batch, adapt=True)
+        await service.predict(batch, adapt=True)
+        text = service.metrics.text().decode()
+        await service.close()
+        return text
+
+    counts = dict(re.findall(r'zotta_adapt_steps_total{outcome="(\w+)"} (\S+)', asyncio.run(use())))
+    assert float(counts["skipped"]) == 0
+    assert float(counts["held"]) + float(counts["rolled_back"]) == 4
 
 
 @pytest.fixture(scope="module")
@@ -266,19 +369,21 @@ def test_off_is_plain_inference(stream: Any) -> None:
         reply = Client(server.port).infer(stream[0][:32])
         expected = [plain.predict(stream[0][at : at + 16]).logits for at in (0, 16)]
         np.testing.assert_array_equal(logits(reply), np.concatenate(expected))
+        assert reply.json["parameters"] == {"adapted": False}
         status = server.get(ADAPTATION)
         assert (status["mode"], status["method"], status["steps"]) == ("off", "none", 0)
         assert server.post(f"{ADAPTATION}/reset")["steps"] == 0
         assert server.post(f"{ADAPTATION}/resume")["mode"] == "off"
 
 
-def test_readers_never_see_half_an_update(stream: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["primed", "zotta", "zoa", "foa"])
+def test_readers_never_see_half_an_update(stream: Any, tmp_path: Path, method: str) -> None:
     """While a writer alternates between two states, every answer is one of the two's."""
     batch = stream[0][:8]
-    model = AdaptiveModel.load(embedded.MODEL, Settings(always=True, pairs=1), threads=1)
+    model = AdaptiveModel.load(embedded.MODEL, Settings(always=True, pairs=1), method, threads=1)
     answers = []
     for name in ("a", "b"):
-        for at in range(0, 128, 16):
+        for at in range(0, 32, 16):
             model.predict(stream[0][at : at + 16])
         model.save_state(tmp_path / name)
         answers.append(model.predict(batch, adapt=False).logits)
@@ -295,8 +400,8 @@ def test_readers_never_see_half_an_update(stream: Any, tmp_path: Path) -> None:
     readers = [threading.Thread(target=read) for _ in range(2)]
     for reader in readers:
         reader.start()
-    end = time.monotonic() + 3
-    while time.monotonic() < end:
+    end = time.monotonic() + 1.5
+    while time.monotonic() < end or (min(seen) <= 10 and time.monotonic() < end + 20):
         for name in ("a", "b"):
             model.load_state(tmp_path / name)
             time.sleep(0.002)
@@ -331,4 +436,4 @@ def test_every_method_can_be_served(stream: Any, method: str, tmp_path: Path) ->
         await service.close()
 
     asyncio.run(use())
-    assert (tmp_path / "digits.state").exists()
+    assert (tmp_path / "digits.state").exists() == (method != "none")

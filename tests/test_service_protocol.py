@@ -4,6 +4,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,11 @@ from tritonclient.utils import InferenceServerException
 
 from zotta_edge import AdaptiveModel
 from zotta_edge.models import embedded
+from zotta_edge.runtime.service import limits
+from zotta_edge.runtime.service.config import Config
+from zotta_edge.runtime.service.errors import ServiceError
+from zotta_edge.runtime.service.prediction import Prediction
+from zotta_edge.runtime.session import read_info
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +56,6 @@ def tensor(values: NDArray[Any], datatype: str, binary: bool = True) -> triton.I
 
 def prepared(images: NDArray[np.uint8]) -> NDArray[np.float32]:
     from zotta_edge.runtime.preprocessing import prepare
-    from zotta_edge.runtime.session import read_info
 
     return prepare(images, read_info(embedded.MODEL).preprocessing)
 
@@ -126,6 +131,9 @@ def test_large_answers_are_compressed_when_asked_for(server: Server) -> None:
         reply = server.request("POST", INFER, body, headers | {"Accept-Encoding": encoding})
         assert reply.headers["content-encoding"] == encoding
         assert json.loads(unpack(reply.body))["outputs"][0]["shape"] == [64, 10]
+    for declined, encoding in (("gzip;q=0, deflate", "deflate"), ("deflate; q=0.0", None)):
+        reply = server.request("POST", INFER, body, headers | {"Accept-Encoding": declined})
+        assert reply.headers.get("content-encoding") == encoding
 
 
 def test_selected_outputs(
@@ -146,6 +154,21 @@ def test_pixels_and_image_files(
     check(client.infer(NAME, [tensor(images, "UINT8")]), expected)
     files = [cv2.imencode(".png", image)[1].tobytes() for image in images]
     check(client.infer(NAME, [tensor(np.array(files, object), "BYTES")]), expected)
+
+
+def test_files_that_unpack_to_too_much_are_refused(
+    images: NDArray[np.uint8], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import cv2
+
+    monkeypatch.setattr(limits, "MAX_PIXELS", 5000)
+    info, config = read_info(embedded.MODEL), Config(max_body=0.001)
+    service: Any = SimpleNamespace(model=SimpleNamespace(info=info), config=config)
+    file = cv2.imencode(".png", images[0])[1].tobytes()
+    assert len(Prediction(service)._decoded([file] * 8)) == 8
+    with pytest.raises(ServiceError, match="pixels in one request") as refused:
+        Prediction(service)._decoded([file] * 9)
+    assert refused.value.status == 413
 
 
 def test_adaptation_can_be_declined(server: Server, client: triton.InferenceServerClient) -> None:
@@ -210,6 +233,9 @@ def entry(**changes: Any) -> dict[str, Any]:
         ({"inputs": [entry(data=None)]}, "no data"),
         ({"inputs": [entry(data=[[1], [2, 3]])]}, "not a regular array"),
         ({"inputs": [entry(data=["a"] * 1024)]}, "does not consist of FP32"),
+        ({"inputs": [entry(data=["a" * 400_000] + [0] * 150_000)]}, "does not consist of FP32"),
+        ({"inputs": [entry(data=[[1], 2])]}, "not a regular array"),
+        ({"inputs": [entry(data=[10**400, 0.5])]}, "does not consist of FP32"),
         ({"inputs": [entry(data=[1e400] * 1024)]}, "NaN or infinite"),
         ({"inputs": [entry(data=[1e39] * 1024)]}, "NaN or infinite"),
         ({"inputs": [entry(data=[float("nan")] * 1024)]}, "NaN or infinite"),

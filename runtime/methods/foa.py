@@ -6,6 +6,7 @@ lowest loss answers, with its final feature shifted back to the source.
 """
 
 from collections.abc import Mapping
+from copy import copy
 from typing import Any, ClassVar
 
 import numpy as np
@@ -111,6 +112,7 @@ class Foa:
             part.reset()
         self._best: Doubles | None = None  # None: the model as it is in the file
         self._loss = np.nan
+        self._publish()
 
     def predict(self, images: Floats) -> Answer:
         strategy, candidates = self._strategy.ask()
@@ -129,14 +131,19 @@ class Foa:
         logits = self._shift.logits(outputs)
         self._shift.observe(outputs)
         self._queue.push(outputs)
+        self._publish()
         return Answer(logits, True, None)
 
     def read(self, images: Floats) -> Answer:
-        if self._best is None:
+        best, shift = self._known  # taken at once: a call beside this one may be about to change
+        if best is None:
             outputs = self._engine.cone(self._engine.stem(images), {})
         else:
-            outputs = self._pass(images, self._best)
-        return Answer(self._shift.logits(outputs), False, None)
+            outputs = self._pass(images, best)
+        return Answer(shift.logits(outputs), False, None)
+
+    def _publish(self) -> None:
+        self._known = self._best, copy(self._shift)
 
     def _pass(self, images: Floats, candidate: Doubles) -> Outputs:
         self._engine.count(len(images))
@@ -167,6 +174,7 @@ class Foa:
         states.restore_all(self._parts(), state)
         self._best = state["best"] if state["known"][0] else None
         self._loss = float(state["loss"][0])
+        self._publish()
 
     def _parts(self) -> dict[str, states.Stateful]:
         return {"strategy": self._strategy, "shift": self._shift, "queue": self._queue}

@@ -5,6 +5,7 @@ perturbed. What was learned on earlier domains is kept in a bank and mixed in.
 """
 
 from collections.abc import Mapping
+from copy import copy
 from typing import Any, ClassVar
 
 import numpy as np
@@ -95,6 +96,7 @@ class Zoa:
         for part in self._parts().values():
             part.reset()
         self._theta = self._parameters.source
+        self._publish()
 
     def predict(self, images: Floats) -> Answer:
         if self._domain.observe(images):
@@ -105,11 +107,16 @@ class Zoa:
         self._step(batch, self._loss(outputs))
         self._shift.observe(outputs)
         self._queue.push(outputs)
+        self._publish()
         return Answer(logits, True, None)
 
     def read(self, images: Floats) -> Answer:
+        theta, shift = self._known  # taken at once: a call beside this one may be about to move
         batch = Batch.of(self._engine, self._parameters, images)
-        return Answer(self._shift.logits(batch(self._theta)), False, None)
+        return Answer(shift.logits(batch(theta)), False, None)
+
+    def _publish(self) -> None:
+        self._known = self._theta, copy(self._shift)
 
     def _begin_domain(self) -> None:
         self._bank.add(self._delta)
@@ -159,6 +166,7 @@ class Zoa:
         self._delta, self._theta = state["delta"], state["theta"]
         self._updates, self._domains = (int(count) for count in state["counts"])
         self._rng = states.rng_from_array(state["rng"])
+        self._publish()
 
     def _parts(self) -> dict[str, states.Stateful]:
         return {

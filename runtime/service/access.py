@@ -4,10 +4,10 @@ import hmac
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
+from zotta_edge.runtime.service.config import is_local
 from zotta_edge.runtime.service.errors import ServiceError
 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
-_LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class Access:
@@ -23,12 +23,12 @@ class Access:
 
     def check(self, method: str, headers: Mapping[str, str]) -> None:
         host = headers.get("host")  # None: no browser
-        if self._only_local and host is not None and _name(host) not in _LOCAL:
+        if self._only_local and host is not None and not is_local(_name(host)):
             raise ServiceError(403, "this service answers to localhost only")
         if method in _SAFE:
             return
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != host:
+        if origin is not None and _place(origin) != host:
             raise ServiceError(403, "requests from other web pages are refused")
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
             raise ServiceError(403, "requests from other web pages are refused")
@@ -51,5 +51,13 @@ def _name(host: str) -> str:
     """The name in a Host header, without port and brackets."""
     try:
         return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _place(origin: str) -> str:
+    """The name and port in an Origin header, as a Host header would have them."""
+    try:
+        return urlsplit(origin).netloc
     except ValueError:
         return ""

@@ -61,10 +61,7 @@ class Config:
     @property
     def local(self) -> bool:
         """Whether only this machine can reach the address."""
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host == "localhost"
+        return is_local(self.host)
 
     def read_token(self) -> str | None:
         """The token, without which only loopback is served."""
@@ -85,6 +82,14 @@ class Config:
                 f"the token in {self.token_file} must be one word of 8 or more ASCII characters"
             )
         return token
+
+
+def is_local(host: str) -> bool:
+    """Whether a name or an address is this machine's for itself."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def load(

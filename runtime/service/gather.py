@@ -33,6 +33,7 @@ from zotta_edge.runtime.service.worker import Learned, Writer, learn, part, read
 
 log = logging.getLogger(__name__)
 
+READER = "zotta-reader"  # the thread that answers
 _KEPT_BATCHES = 4  # that may wait to be learned from
 
 
@@ -63,7 +64,8 @@ class Gatherer:
         self._held: deque[_Asked] = deque()  # wait for a batch to fill
         self._ready: deque[_Asked] = deque()  # to be answered with the model as it is
         self.lessons = Lessons(_KEPT_BATCHES * self._size)
-        self._reader = ThreadPoolExecutor(1, "zotta-reader")
+        self._reader = ThreadPoolExecutor(1, READER)
+        self._epoch = 0  # images of an earlier one are no longer learned from
         self.learning = config.adapt != "off"  # False while paused, too
         self._hurrying = False
         self._pace = 0.0  # seconds that the last lesson took
@@ -96,7 +98,14 @@ class Gatherer:
 
     def forget(self) -> None:
         """Give up what waits to be learned from: it belongs to another time."""
+        self._epoch += 1
         self.lessons.clear()
+        self._ready.extend(self._held)
+        self._held.clear()
+        for asked in self._ready:
+            asked.learn = False
+        if self._loop is not None:
+            self._wake.set()
 
     def hurry(self) -> None:
         """Learn no more; whoever waits is answered with the model as it is."""
@@ -133,9 +142,11 @@ class Gatherer:
     def _teach(self, earlier: list[Floats], group: list[_Asked]) -> None:
         images = earlier + [image for asked in group for image in asked.images]
         work = partial(learn, self._model, images, self._size, lambda: self._hurrying)
-        self._spawn(self._finish(self._writer.submit(work), group, len(earlier)))
+        self._spawn(self._finish(self._writer.submit(work), group, len(earlier), self._epoch))
 
-    async def _finish(self, job: "Future[Learned]", group: list[_Asked], earlier: int) -> None:
+    async def _finish(
+        self, job: "Future[Learned]", group: list[_Asked], earlier: int, epoch: int
+    ) -> None:
         """Wait for a lesson, and answer those of its images whose requests are still waiting."""
         lesson = asyncio.wrap_future(job)
         if group:
@@ -153,7 +164,7 @@ class Gatherer:
             self._answer_plainly(group)
         else:
             self._deliver(group, part(learned.result, earlier, len(learned.result.labels)))
-            self._postpone(learned.rest)
+            self._postpone(learned.rest, epoch)
             self._pace = learned.seconds / max(learned.batches, 1)
             self._observer.learned(learned)
 
@@ -184,19 +195,25 @@ class Gatherer:
             return
 
     async def _read(self, group: list[_Asked]) -> None:
-        images = np.concatenate([asked.images for asked in group])
-        work = partial(read, self._model, images, self._size)
+        epoch = self._epoch
         try:
+            images = np.concatenate([asked.images for asked in group])
+            work = partial(read, self._model, images, self._size)
             result = await asyncio.get_running_loop().run_in_executor(self._reader, work)
         except Exception as error:
             _fail(group, error)
             return
         self._deliver(group, result)
-        if self.learning:
-            self._postpone(image for asked in group if asked.learn for image in asked.images)
+        self._postpone([image for asked in group if asked.learn for image in asked.images], epoch)
 
-    def _postpone(self, images: Iterable[Floats]) -> None:
-        if dropped := self.lessons.add(images):
+    def _postpone(self, images: list[Floats], epoch: int) -> None:
+        if not self.learning or epoch != self._epoch:
+            return
+        try:
+            dropped = self.lessons.add(images)
+        except MemoryError:  # they have been answered; the next ones may find room
+            dropped = len(images)
+        if dropped:
             self._observer.dropped(dropped)
 
     def _deliver(self, group: list[_Asked], result: Result) -> None:

@@ -19,7 +19,7 @@ class Lessons:
     def add(self, images: Iterable[Floats]) -> int:
         """Append images [C, H, W]; how many older ones had to make room."""
         # Copies: a view would keep the whole request that it is a part of.
-        self._images.extend(image.copy() for image in images)
+        self._images.extend([image.copy() for image in images])  # all of them or none
         excess = max(0, len(self._images) - self._limit)
         self.take(excess)
         return excess

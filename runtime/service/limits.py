@@ -5,11 +5,12 @@ import zlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 
-from zotta_edge.runtime.images import Image
+from zotta_edge.runtime.images import MAX_PIXELS, Image
 from zotta_edge.runtime.service.errors import ServiceError, busy
 
 _SECONDS = 30.0  # in which a body must have arrived
 _LONGEST = 8  # times its width an image may be high, or the reverse: resizing one costs that much
+_PIXELS = 8  # for a byte of the largest body: photographs take a bit a pixel and more
 _WINDOW_BITS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
 
@@ -69,10 +70,13 @@ class _Unpacked:
         if room <= 0:
             return b""
         if not chunk:  # the end
-            if not self._stream.eof or self._stream.unused_data:
-                raise zlib.error("ends early, or goes on after its end")
+            if not self._stream.eof:
+                raise zlib.error("ends early")
             return b""
-        return self._stream.decompress(self._stream.unconsumed_tail + chunk, room)
+        unpacked = self._stream.decompress(self._stream.unconsumed_tail + chunk, room)
+        if self._stream.unused_data:  # would pile up, whatever the room
+            raise zlib.error("goes on after its end")
+        return unpacked
 
 
 def _unpacker(encoding: str | None) -> _Plain | _Unpacked:
@@ -91,6 +95,13 @@ def check_count(images: int, limit: int, each: int) -> None:
     """Refuse more images than fit into `limit` bytes once prepared, `each` bytes apiece."""
     if images > max(1, limit // each):
         raise ServiceError(413, f"{images} images in one request: at most {limit // each}")
+
+
+def check_pixels(pixels: int, limit: int) -> None:
+    """Refuse files that are small only packed: decoding a body of `limit` bytes has its price."""
+    most = max(MAX_PIXELS, _PIXELS * limit)
+    if pixels > most:
+        raise ServiceError(413, f"more than {most // 10**6} million pixels in one request")
 
 
 def check_proportions(image: Image) -> None:

@@ -1,7 +1,5 @@
 """Numbers for Prometheus, in base units."""
 
-from typing import Any
-
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
 
 from zotta_edge import __version__
@@ -29,7 +27,7 @@ class Metrics:
         self._images = Counter("zotta_images", "Images answered.", registry=registry)
         self._steps = Counter(
             "zotta_adapt_steps",
-            "Updates that held or were rolled back, and batches that asked for none.",
+            "Batches learned from: their update held or was rolled back, or none was asked for.",
             ["outcome"],
             registry=registry,
         )
@@ -71,12 +69,11 @@ class Metrics:
         if not learned.batches:
             return
         self._adapt.observe(learned.seconds)
-        steps = _grown(before, learned.report, "steps")
-        rolled_back = _grown(before, learned.report, "guard", "rollback")
-        self._steps.labels("held").inc(max(steps - rolled_back, 0))
+        rolled_back = _rollbacks(learned.report) - _rollbacks(before)
+        rolled_back = min(max(rolled_back, 0), learned.adapted)  # a snapshot may set them back
+        self._steps.labels("held").inc(learned.adapted - rolled_back)
         self._steps.labels("rolled_back").inc(rolled_back)
-        if not steps:
-            self._steps.labels("skipped").inc(learned.batches)
+        self._steps.labels("skipped").inc(learned.batches - learned.adapted)
 
     def state(self, report: Report) -> None:
         self._drift.set(report.status.get("drift") or 0.0)
@@ -86,12 +83,5 @@ class Metrics:
         return generate_latest(self._registry)
 
 
-def _grown(before: Report, after: Report, *keys: str) -> int:
-    """By how much a count in the status has risen; a restored snapshot may have set it back."""
-
-    def count(value: Any) -> int:
-        for key in keys:
-            value = value.get(key, {})
-        return value or 0
-
-    return max(count(after.status) - count(before.status), 0)
+def _rollbacks(report: Report) -> int:
+    return int(report.status.get("guard", {}).get("rollback", 0))

@@ -98,7 +98,9 @@ class Monitor:
     def classes(self) -> list[dict[str, Any]]:
         """The recent answers by class, most frequent first."""
         counts = Counter(self._labels).most_common()
-        return [{"label": self.name(index), "count": count} for index, count in counts]
+        return [
+            {"label": self.name(index), "index": index, "count": count} for index, count in counts
+        ]
 
     def latency(self) -> dict[str, float | None]:
         """Seconds from a request's arrival to its answer."""

@@ -2,6 +2,7 @@
 
 import gzip
 import logging
+import re
 import zlib
 from functools import partial
 from typing import Any
@@ -18,7 +19,13 @@ from zotta_edge.runtime.images import Image, decode
 from zotta_edge.runtime.preprocessing import as_batch, fit
 from zotta_edge.runtime.service import protocol
 from zotta_edge.runtime.service.errors import ServiceError
-from zotta_edge.runtime.service.limits import Slots, check_count, check_proportions, read_body
+from zotta_edge.runtime.service.limits import (
+    Slots,
+    check_count,
+    check_pixels,
+    check_proportions,
+    read_body,
+)
 from zotta_edge.runtime.service.service import Service
 from zotta_edge.runtime.session import image_axes
 
@@ -59,7 +66,7 @@ class Prediction:
             body = await self._body(request)
             if not body:
                 raise ServiceError(400, "the body is empty: expected an image file")
-            images = await self._service.prepared(lambda: self._prepared([self._decoded(body)]))
+            images = await self._service.prepared(lambda: self._prepared(self._decoded([body])))
             result = await self._predict(images, adapt)
         return JSONResponse(self._classes(result, top))
 
@@ -75,16 +82,21 @@ class Prediction:
         # One pixel could become a whole input: the prepared batch is bounded, not only the body.
         check_count(len(asked.images), 4 * self._limit, 4 * int(np.prod(image_axes(self._pixels))))
         if isinstance(asked.images, list):
-            return asked, self._prepared([self._decoded(file) for file in asked.images])
+            return asked, self._prepared(self._decoded(asked.images))
         if asked.images.dtype == np.uint8 and asked.images.ndim > 2:
             check_proportions(asked.images[0])
         return asked, self._prepared(asked.images)
 
-    def _decoded(self, data: bytes) -> Image:
-        """The pixels the network will see: few, however large the photograph was."""
-        image = decode(data)
-        check_proportions(image)
-        return fit(image, self._pixels)
+    def _decoded(self, files: list[bytes]) -> list[Image]:
+        """The pixels the network will see: few, however large the photographs were."""
+        images, pixels = [], 0
+        for file in files:
+            image = decode(file)
+            pixels += image.shape[0] * image.shape[1]
+            check_pixels(pixels, self._limit)
+            check_proportions(image)
+            images.append(fit(image, self._pixels))
+        return images
 
     def _prepared(self, images: list[Image] | NDArray[Any]) -> Floats:
         return as_batch(images, self._pixels)
@@ -101,7 +113,9 @@ class Prediction:
 
     def _answer(self, asked: protocol.InferRequest, result: Result) -> tuple[bytes, int | None]:
         names = [self._service.label(index) for index in result.labels.tolist()]
-        about = {"adapted": result.adapted, "drift": self._service.drift}
+        about: dict[str, Any] = {"adapted": result.adapted}
+        if self._service.drift is not None:  # the protocol's parameters know no null
+            about["drift"] = self._service.drift
         return protocol.respond(self._service.name, asked, result, names, about)
 
     def _classes(self, result: Result, top: int) -> dict[str, Any]:
@@ -140,8 +154,15 @@ def _truth(text: str, name: str) -> bool:
 def _compressed(content: bytes, kind: str, headers: dict[str, str], accepted: str) -> Response:
     """Fast compression, for clients that ask for it."""
     if len(content) >= _COMPRESS_FROM:
-        if "gzip" in accepted:
+        if _accepts(accepted, "gzip"):
             content, headers["Content-Encoding"] = gzip.compress(content, 1), "gzip"
-        elif "deflate" in accepted:
+        elif _accepts(accepted, "deflate"):
             content, headers["Content-Encoding"] = zlib.compress(content, 1), "deflate"
     return Response(content, 200, headers | {"Vary": "Accept-Encoding"}, kind)
+
+
+def _accepts(accepted: str, coding: str) -> bool:
+    """Whether an Accept-Encoding names the coding, and not to decline it."""
+    entries = (entry.partition(";") for entry in accepted.lower().replace(" ", "").split(","))
+    weights = [weight for name, _, weight in entries if name == coding]
+    return bool(weights) and not re.fullmatch(r"q=0(\.0*)?", weights[0])

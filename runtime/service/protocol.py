@@ -4,6 +4,7 @@ import json
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from math import prod
 from typing import Any
 
@@ -134,7 +135,7 @@ def _from_json(data: Any, datatype: str, shape: tuple[int, ...]) -> NDArray[Any]
     if not isinstance(data, list):
         raise ServiceError(400, f"input {IMAGE} has no data")
     try:
-        values = np.array(data)
+        values = np.array(_leaves(data))
     except (ValueError, OverflowError):  # ragged, or a number of hundreds of digits
         raise ServiceError(400, "data is not a regular array of numbers") from None
     if values.dtype.kind not in ("iu" if datatype == "UINT8" else "iuf"):
@@ -144,6 +145,15 @@ def _from_json(data: Any, datatype: str, shape: tuple[int, ...]) -> NDArray[Any]
     _check_count(values.size, shape)
     with np.errstate(over="ignore"):  # becomes infinite, which is refused with the other kinds
         return values.astype(_TYPES[datatype]).reshape(shape)
+
+
+def _leaves(data: list[Any]) -> list[Any]:
+    """The elements of nested lists, None for others than numbers: no text sets an array's width."""
+    while list in (kinds := set(map(type, data))):
+        if len(kinds) > 1 or len(set(map(len, data))) > 1:
+            raise ValueError("ragged")
+        data = list(chain.from_iterable(data))
+    return data if kinds <= {int, float} else [None]
 
 
 def _from_binary(

@@ -63,8 +63,10 @@ def run(app: Starlette, bound: socket.socket) -> None:
     _Server(config, app.state.service).run([bound])
     log.info("stopped")
     logging.shutdown()
-    if app.state.service.updating:
-        os._exit(0)  # an update that outlasts us would crash in a dying interpreter
+    if app.state.service.working:
+        app.state.service.release()
+        # An update that outlasts us would crash in a dying interpreter, which waits for the others.
+        os._exit(0)
 
 
 class _Server(uvicorn.Server):
@@ -107,7 +109,7 @@ class _Server(uvicorn.Server):
 def _accepted(bound: socket.socket) -> Iterator[socket.socket]:
     """Clients that the system has connected but the loop has not seen: closing would cut them."""
     _deafen(bound)
-    with suppress(BlockingIOError):
+    with suppress(OSError):  # mostly that there are no more
         while True:
             yield bound.accept()[0]
 

@@ -2,9 +2,11 @@
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -12,7 +14,7 @@ from zotta_edge.format import Floats
 from zotta_edge.runtime.adaptive import AdaptiveModel, Result
 from zotta_edge.runtime.service.config import Config
 from zotta_edge.runtime.service.errors import ServiceError
-from zotta_edge.runtime.service.gather import Gatherer
+from zotta_edge.runtime.service.gather import READER, Gatherer
 from zotta_edge.runtime.service.metrics import Metrics
 from zotta_edge.runtime.service.monitor import Listener, Monitor, finite, label
 from zotta_edge.runtime.service.protocol import VERSION
@@ -22,7 +24,8 @@ from zotta_edge.runtime.service.worker import Learned, Report, Writer
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-_PREPARING = 2  # threads that read requests and decode images
+_PREPARE = "zotta-prepare"  # threads that read requests and decode images
+_PREPARING = 2
 _LAST_SAVE = 3.0  # seconds that a shutdown waits for an update under way
 
 
@@ -32,10 +35,11 @@ class Service:
     def __init__(self, model: AdaptiveModel, name: str, config: Config) -> None:
         self.model, self.name, self.config = model, name, config
         self.draining = False
-        self._store = Store(config.state, name, config.save_every)
+        # What others have learned is not this one's to put aside, to overwrite or to prune.
+        self._store = Store(None if self.mode == "off" else config.state, name, config.save_every)
         self._store.resume(model)
         self._writer = Writer()
-        self._prepare = ThreadPoolExecutor(_PREPARING, "zotta-prepare")
+        self._prepare = ThreadPoolExecutor(_PREPARING, _PREPARE)
         self.metrics = Metrics(name, model.info.recipe.precision, model.method)
         self.monitor = Monitor(model.info, Report.of(model), self.metrics)
         self._listener = Listener(self.monitor, self._writer.thread.ident)
@@ -99,8 +103,9 @@ class Service:
         self.monitor.note("pause", "asked for")
 
     async def resume(self) -> None:
-        self.model.unfreeze()
-        self._paused, self.gatherer.learning = False, self.mode != "off"
+        self._paused = False
+        self.gatherer.learning = self.mode != "off" and not self.draining
+        await self._write(self.model.unfreeze)  # in its turn: a pause may still wait for its own
         self.monitor.note("resume", "asked for")
 
     def _frozen(self) -> Report:
@@ -167,8 +172,12 @@ class Service:
         return safe
 
     @property
-    def updating(self) -> bool:
-        return self._writer.busy
+    def working(self) -> bool:
+        """Whether a thread may still be at work, for however long."""
+        pools = (READER, _PREPARE)
+        return self._writer.busy or any(
+            thread.name.startswith(pools) for thread in threading.enumerate()
+        )
 
     def label(self, index: int) -> str:
         return label(self.model.info, index)
@@ -189,4 +198,9 @@ class Service:
         self._prepare.shutdown(wait=False)
         self._listener.close()
         if done:
+            self._store.close()
+
+    def release(self) -> None:
+        """For a process that ends here and now, whatever its writer is at."""
+        with suppress(OSError):
             self._store.close()

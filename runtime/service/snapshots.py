@@ -100,7 +100,9 @@ class Store:
             raise ServiceError(
                 507, "the snapshot could not be written: see the service's log"
             ) from None
-        for old in self.snapshots()[KEPT:]:
+        # This one stays, even when the clock went back and it seems the oldest.
+        others = [one for one in self.snapshots() if one.id != name]
+        for old in others[KEPT - 1 :]:
             self._path(old.id).unlink(missing_ok=True)
         taken = _snapshot(path)
         assert taken is not None
@@ -130,10 +132,10 @@ def _snapshot(path: Path) -> Snapshot | None:
     name = _ID.fullmatch(path.stem)
     if name is None:
         return None
-    when = datetime.strptime(name[1], f"{_WHEN}Z").replace(tzinfo=UTC)
     try:
+        when = datetime.strptime(name[1], f"{_WHEN}Z").replace(tzinfo=UTC)
         return Snapshot(path.stem, when.timestamp(), int(name[2]), path.stat().st_size)
-    except FileNotFoundError:  # removed a moment ago
+    except (ValueError, FileNotFoundError):  # no such day, or removed a moment ago
         return None
 
 

@@ -70,9 +70,11 @@ class Report:
 
 def _distances(model: AdaptiveModel, chosen: Any) -> dict[int, float]:
     theta = model.arrays().get("method.theta")
-    source = Parameters(model.info, chosen).source
-    if theta is None or theta.shape != source.shape:
+    if theta is None:
         return {}  # a method that learns something else
+    source = Parameters(model.info, chosen).source
+    if theta.shape != source.shape:
+        return {}
     ends = np.cumsum([model.info.layers[index].parameters for index in chosen])[:-1]
     parts = zip(chosen, np.split(theta, ends), np.split(source, ends), strict=True)
     return {
@@ -90,6 +92,7 @@ class Learned:
     report: Report
     seconds: float
     batches: int
+    adapted: int  # batches that changed the model, or tried to
 
 
 def learn(
@@ -104,7 +107,8 @@ def learn(
     seconds = time.perf_counter() - started
     if rest := images[at:]:
         results.append(model.predict(np.stack(rest), adapt=False))
-    return Learned(joined(results), rest, Report.of(model), seconds, at // size)
+    adapted = sum(one.adapted for one in results)
+    return Learned(joined(results), rest, Report.of(model), seconds, at // size, adapted)
 
 
 def read(model: AdaptiveModel, images: Floats, size: int) -> Result:

@@ -61,7 +61,8 @@ def run(args: argparse.Namespace) -> int:
     with server.listen(config.host, config.port) as bound:
         path = config.model or _embedded()
         model = _model(path, config, settings, args.set)
-        app = create_app(model, path.stem, config, token=token, only_local=config.local)
+        only_local = config.local and token is None  # with one, a TLS proxy may stand in front
+        app = create_app(model, path.stem, config, token=token, only_local=only_local)
         server.run(app, bound)
     return 0
 
