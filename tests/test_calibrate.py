@@ -78,7 +78,7 @@ def test_everything_stands_in_the_file_and_the_graph_is_untouched(
     before, plain = onnx.load(model), read_info(model)
     assert main(["calibrate", str(model), "--source", str(photos), "--seed", "3"]) == 0
     printed = capsys.readouterr()
-    assert "20 source images instead of 64" in printed.err
+    assert "20 source images instead of 256" in printed.err
     assert onnx.load(model).graph.SerializeToString() == before.graph.SerializeToString()
 
     info = read_info(model)
