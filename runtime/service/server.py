@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 # With the last save (service.py) well under the 10 s after which systemd or a person kills.
 _LEAVING = 0.5  # seconds in which clients learn that we are not ready, and are still served
+_GREETING = 0.1  # for clients who were already connecting when the door closed
 _ARRIVING = 1.0  # at most, for requests on connections that stand when the door closes
 _DRAINING = 4  # for answers under way; a client that hangs is cut off then
 _SO_ATTACH_FILTER = 26  # Linux's, missing in `socket`
@@ -88,12 +89,16 @@ class _Server(uvicorn.Server):
         log.info("stopping")
         self._service.drain()  # from now on an answer closes its connection
         await asyncio.sleep(_LEAVING)
+        for bound in sockets or []:
+            _deafen(bound)
+        await asyncio.sleep(_GREETING)
         last = [connection for bound in sockets or [] for connection in _accepted(bound)]
         for server in self.servers:
             server.close()
         loop = asyncio.get_running_loop()
         for connection in last:
             await loop.connect_accepted_socket(self._protocol, connection)
+        await asyncio.sleep(0.05)  # those that the loop has accepted by itself join `connections`
         end = loop.time() + _ARRIVING
         while self.server_state.connections and loop.time() < end:
             await asyncio.sleep(0.05)
@@ -108,20 +113,28 @@ class _Server(uvicorn.Server):
 
 def _accepted(bound: socket.socket) -> Iterator[socket.socket]:
     """Clients that the system has connected but the loop has not seen: closing would cut them."""
-    _deafen(bound)
     with suppress(OSError):  # mostly that there are no more
         while True:
             yield bound.accept()[0]
 
 
 def _deafen(bound: socket.socket) -> None:
-    """From now on nobody new is connected, so that none comes between the last one and the end.
+    """From now on nobody new can begin to connect; who has begun may finish.
 
-    A packet filter of one instruction, `return 0`: drop everything. Linux only; elsewhere a moment
-    remains in which a client can be cut off before its request is read.
+    A packet filter on the listening socket drops the TCP segments that open a connection. Were all
+    dropped, a client between the two last steps of its handshake would think itself connected.
+    Linux only; elsewhere a moment remains in which a client is cut off before its request is read.
     """
     if sys.platform == "linux":
-        instruction = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))
-        program = struct.pack("HP", 1, ctypes.addressof(instruction))
+        drop_opening = [
+            (0x30, 0, 0, 13),  # the flags byte of the TCP header
+            (0x54, 0, 0, 0x12),  # its SYN and ACK bits
+            (0x15, 0, 1, 0x02),  # SYN alone?
+            (0x06, 0, 0, 0),  # then drop,
+            (0x06, 0, 0, 0xFFFFFFFF),  # else keep it whole
+        ]
+        packed = b"".join(struct.pack("HBBI", *instruction) for instruction in drop_opening)
+        instructions = ctypes.create_string_buffer(packed)
+        program = struct.pack("HP", len(drop_opening), ctypes.addressof(instructions))
         with suppress(OSError):
             bound.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
