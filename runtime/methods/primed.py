@@ -39,6 +39,7 @@ _TRUST = (
 )
 _LARGE = 0.01  # of |theta_S|: a smaller step is not worth answering again
 _BELIEF = 8  # power of sureness: fog and low contrast leave 0.6-0.7 of it, to count next to nothing
+_PARTS = 4  # of a batch that are mirrored one after the other, to need hardly any more memory
 _ALIKE = 0.7  # of the source images: a model that says less often the same of a mirror image minds
 
 
@@ -168,9 +169,11 @@ class Primed:
         """The mean with the answer to the mirrored batch, where that is wanted and may help."""
         if not self._mirrors or theta is self._parameters.source:
             return logits
-        other = mirrored(images, self._engine.info.preprocessing)
-        seen = Batch.of(self._engine, self._parameters, other)(theta).logits
-        return (logits + seen) * np.float32(0.5)
+        seen = []
+        for part in np.array_split(images, min(_PARTS, len(images))):
+            other = mirrored(part, self._engine.info.preprocessing)
+            seen.append(Batch.of(self._engine, self._parameters, other)(theta).logits)
+        return (logits + np.concatenate(seen)) * np.float32(0.5)
 
     def _noise(self, running: RunningMean) -> float:
         """Variance of a running mean less the source's, in units of one sample's variance."""
