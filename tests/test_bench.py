@@ -25,6 +25,7 @@ from zotta_edge.models import embedded
 from zotta_edge.runtime.adaptive import Result
 from zotta_edge.runtime.arrays import load_images
 from zotta_edge.runtime.preprocessing import fit
+from zotta_edge.runtime.session import read_info
 
 IMAGES, BATCH = 40, 16
 SMALL = ["--images", str(IMAGES), "--batch-size", str(BATCH), "--set", "always=true",
@@ -427,6 +428,32 @@ def test_ablations_ask_the_paper_s_questions(monkeypatch: pytest.MonkeyPatch) ->
     layers = [one.variant.settings(0).layers for one in grid(found["layers"].request)]
     assert {(0, 1, 2), (4, 5, 6), tuple(range(7)), None} <= set(layers)
     assert {one.batch for one in grid(found["batch"].request)} == {1, 4, 16, 64}
+
+
+def test_gradients_are_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With random weights: J^T r still knows the gradient better than two passes do."""
+    torch = pytest.importorskip("torch")
+    from zotta_edge.models.registry import architecture
+
+    monkeypatch.syspath_prepend(Path(__file__).resolve().parents[1] / "benchmarks")
+    gradient = importlib.import_module("gradient")
+    torch.manual_seed(0)
+    checkpoint, model = tmp_path / "net.pth", tmp_path / "net.onnx"
+    torch.save(architecture("digits_vit").build(10).state_dict(), checkpoint)
+    pixels = read_info(embedded.MODEL).preprocessing
+    digits = [fit(image, pixels) for image in np.load(embedded.STREAM)["images"][:128]]
+    clean = str(tmp_path / "clean.npy")
+    np.save(clean, digits)
+    export = ["export", "digits_vit", "--weights", str(checkpoint), "-o", str(model)]
+    assert main(export) == 0
+    assert main(["calibrate", str(model), "--source", clean, "--layers", "1,2", "--prime"]) == 0
+    compared = ["--reference", str(checkpoint), "--data", clean, "--source", clean]
+    gradient.main(["--model", str(model), *compared, "--corruptions", "contrast"])
+    cells = [line.split("|") for line in capsys.readouterr().out.splitlines() if "least" in line]
+    found = {name.strip(): float(cosine.split()[0]) for _, name, cosine, *_ in cells}
+    assert found[gradient.PRIMED] > found["Eq. 2, 2 passes"] > 0
 
 
 def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
