@@ -15,8 +15,9 @@ class GaussNewton:
 
     def __init__(self, prime: Prime, damping: float) -> None:
         self._features, self._shifts = prime.features, prime.shifts  # F [D, p], A [d, p]
-        f = prime.features.T.astype(np.float64) @ prime.features
-        a = prime.shifts.T.astype(np.float64) @ prime.shifts
+        # In float32: copies of F and A in doubles would need more memory than all else here.
+        f = (prime.features.T @ prime.features).astype(np.float64)
+        a = (prime.shifts.T @ prime.shifts).astype(np.float64)
         mean_diagonal = np.trace(f @ a) / len(prime.shifts)  # s
         self._inner = np.linalg.inv(f @ a + damping * mean_diagonal * np.eye(len(f)))
 
