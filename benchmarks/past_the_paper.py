@@ -23,7 +23,7 @@ PAPER = ["--variant", "zotta=zotta;always=true"]  # k = 5, every batch
 STUDIES = {
     "cost": [*OURS, *TWICE, *PAPER],
     "references": ["--methods", "none,primed,backprop,tent,sar,eata"],
-    "rivals": ["--methods", "none,primed,neo,t3a,lame,zoa,zoo,foa", *PAPER],
+    "rivals": ["--methods", "none,primed,neo,t3a,lame,zoa,zoo,foa", *TWICE, *PAPER],
     "batches": [*OURS, "--batch-size", "64,4,1"],
     "continual": [*OURS, "--scenario", "continual", "--corruptions", "all,clean"],
     "order": [*OURS, "--scenario", "mixed,recurring,label-shift"],

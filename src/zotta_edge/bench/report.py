@@ -30,6 +30,7 @@ h3 { font-size: 1rem; margin: 1.8rem 0 .3rem; }
 p, li { max-width: 48rem; } .soft { color: var(--soft); }
 svg { width: 100%; height: auto; } figure { margin: .4rem 0 1rem; }
 .scroll { overflow-x: auto; }
+@media (min-width: 64rem) { .scroll { width: max-content; max-width: calc(50vw + 29rem); } }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; }
 th, td { padding: .22rem .7rem; text-align: right; white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; }
