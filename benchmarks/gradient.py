@@ -28,10 +28,10 @@ from zotta_edge.runtime.forward import Batch
 from zotta_edge.runtime.objective import EntropyAndAlignment
 from zotta_edge.runtime.parameters import Parameters
 from zotta_edge.runtime.preprocessing import prepare
+from zotta_edge.runtime.settings import Settings
 from zotta_edge.runtime.sources import batches, open_source
 from zotta_edge.runtime.statistics import Doubles, Queue, Source, pooled
 
-SIZE = 0.05  # c: smaller ones drown in an INT8 model's rounding
 ESTIMATORS = {
     "Eq. 2, 2 passes": SharedDirections(1),
     "Eq. 2, 10 passes": SharedDirections(5),
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parameters = Parameters(info, engine.chosen)
     source = Source.of(calibration)
     objective = EntropyAndAlignment(source, 0.0, 1.0, "mean", Queue(1, len(source.mean)))
-    first = min(prime.layers)
+    first, size = min(prime.layers), Settings().perturbation
     samples = read_samples(args.source, info.preprocessing, SOURCE_IMAGES, seed=0)
     reference = Backprop(
         Network(build_module(args.reference), info), samples.prepared(info.preprocessing)
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for name, estimate in ESTIMATORS.items():
             for seed in range(args.seeds):
                 rng = np.random.default_rng(seed)
-                given = estimate(batch, theta, objective, SIZE, rng).gradient
+                given = estimate(batch, theta, objective, size, rng).gradient
                 found[name].append(cosines(given, truth, parameters))
         offset = pooled(batch(theta), first).mean(axis=0) - Source.of(calibration, first).mean
         given = np.zeros_like(theta)

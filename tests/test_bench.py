@@ -1,7 +1,6 @@
 """`zotta-edge bench` from the command line to the report, with the models that ship inside."""
 
 import csv
-import importlib
 import json
 import shlex
 import shutil
@@ -25,7 +24,6 @@ from zotta_edge.models import embedded
 from zotta_edge.runtime.adaptive import Result
 from zotta_edge.runtime.arrays import load_images
 from zotta_edge.runtime.preprocessing import fit
-from zotta_edge.runtime.session import read_info
 
 IMAGES, BATCH = 40, 16
 SMALL = ["--images", str(IMAGES), "--batch-size", str(BATCH), "--set", "always=true",
@@ -393,67 +391,6 @@ def test_answers_among_the_data_s_classes() -> None:
     assert task.correct(result, 0, 2) == "11"
     object.__setattr__(task, "among", None)
     assert task.correct(result, 0, 2) == "00"
-
-
-@pytest.mark.parametrize("study", ["cost", "batches", "continual", "order", "clean"])
-def test_studies_run(study: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a few digits: what they find is not the point here."""
-    monkeypatch.syspath_prepend(Path(__file__).resolve().parents[1] / "benchmarks")
-    studies = importlib.import_module("past_the_paper")
-    few = ["--images", "16", "--corruptions", "fog,clean"]
-    assert studies.main([study, "--output", str(tmp_path), *few]) == 0
-    found = json.loads((tmp_path / "results.json").read_text())["summaries"]
-    assert {"none", "primed"} <= {one["variant"] for one in found}
-
-
-def test_ablations_ask_the_paper_s_questions(monkeypatch: pytest.MonkeyPatch) -> None:
-    from argparse import Namespace
-
-    from zotta_edge.bench.conditions import Model, Request, grid
-    from zotta_edge.bench.datasets import open_dataset
-
-    monkeypatch.syspath_prepend(Path(__file__).resolve().parents[1] / "benchmarks")
-    ablations = importlib.import_module("ablations")
-    data = open_dataset(embedded.STREAM, 10)
-    request = Request((Model.open(embedded.MODEL),), data, (), ("fog",))
-    args = Namespace(method="zotta", set=[], source=None)
-    found = {study.name: study for study in ablations.studies(request, args)}
-    assert set(found) == {"loss", "pairs", "lambda2", "layers", "batch"}
-    settings = {one.variant.name: one.variant.settings(0) for one in grid(found["loss"].request)}
-    assert settings["entropy"].alignment_weight == 0
-    assert settings["sfaa"].entropy_weight == 0
-    assert settings["both"].always
-    pairs = [one.variant.settings(0).pairs for one in grid(found["pairs"].request)]
-    assert pairs[1:] == [1, 2, 5, 14]
-    layers = [one.variant.settings(0).layers for one in grid(found["layers"].request)]
-    assert {(0, 1, 2), (4, 5, 6), tuple(range(7)), None} <= set(layers)
-    assert {one.batch for one in grid(found["batch"].request)} == {1, 4, 16, 64}
-
-
-def test_gradients_are_compared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """With random weights: J^T r still knows the gradient better than two passes do."""
-    torch = pytest.importorskip("torch")
-    from zotta_edge.models.registry import architecture
-
-    monkeypatch.syspath_prepend(Path(__file__).resolve().parents[1] / "benchmarks")
-    gradient = importlib.import_module("gradient")
-    torch.manual_seed(0)
-    checkpoint, model = tmp_path / "net.pth", tmp_path / "net.onnx"
-    torch.save(architecture("digits_vit").build(10).state_dict(), checkpoint)
-    pixels = read_info(embedded.MODEL).preprocessing
-    digits = [fit(image, pixels) for image in np.load(embedded.STREAM)["images"][:128]]
-    clean = str(tmp_path / "clean.npy")
-    np.save(clean, digits)
-    export = ["export", "digits_vit", "--weights", str(checkpoint), "-o", str(model)]
-    assert main(export) == 0
-    assert main(["calibrate", str(model), "--source", clean, "--layers", "1,2", "--prime"]) == 0
-    compared = ["--reference", str(checkpoint), "--data", clean, "--source", clean]
-    gradient.main(["--model", str(model), *compared, "--corruptions", "contrast"])
-    cells = [line.split("|") for line in capsys.readouterr().out.splitlines() if "least" in line]
-    found = {name.strip(): float(cosine.split()[0]) for _, name, cosine, *_ in cells}
-    assert found[gradient.PRIMED] > found["Eq. 2, 2 passes"] > 0
 
 
 def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
