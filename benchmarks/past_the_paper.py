@@ -18,10 +18,11 @@ from zotta_edge.__main__ import main as zotta_edge
 
 OURS = ["--methods", "none,primed"]
 TWICE = ["--variant", "primed-2x=primed;budget=2.1"]
+UNFILTERED = ["--variant", "unfiltered=primed;filters=false"]
 PAPER = ["--variant", "zotta=zotta;always=true"]  # k = 5, every batch
 
 STUDIES = {
-    "cost": [*OURS, *TWICE, *PAPER],
+    "cost": [*OURS, *TWICE, *UNFILTERED, *PAPER],
     "references": ["--methods", "none,primed,backprop,tent,sar,eata"],
     "rivals": ["--methods", "none,primed,neo,t3a,lame,zoa,zoo,foa", *TWICE, *PAPER],
     "batches": [*OURS, "--batch-size", "64,4,1"],

@@ -17,7 +17,7 @@ from zotta_edge.calibration.samples import (
 )
 from zotta_edge.calibration.scores import gradient_scores, influence_scores, parameter_scores
 from zotta_edge.calibration.selection import Choice, Selection, by_purity, by_score
-from zotta_edge.calibration.statistics import source_statistics
+from zotta_edge.calibration.statistics import pixel_statistics, source_statistics
 from zotta_edge.corruptions import corrupt_batch
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import Calibration, Floats, ModelInfo, to_metadata
@@ -82,6 +82,7 @@ def calibrate(
         source=clean.fingerprint,
         ood=_origin(drifted, ood),
         seconds=0.0,
+        pixels=pixel_statistics(clean.images),
     )
     selection = select_layers(
         model,

@@ -8,6 +8,7 @@ import numpy as np
 from zotta_edge.calibration.features import in_batches
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import EMBEDDING, IMAGE, Floats, ModelInfo
+from zotta_edge.runtime.images import Image
 from zotta_edge.runtime.session import open_session
 from zotta_edge.runtime.statistics import moments
 
@@ -38,3 +39,9 @@ def source_statistics(
     *mean, embedding_mean = (mean.astype(np.float32) for mean, _ in found)
     *std, embedding_std = (std.astype(np.float32) for _, std in found)
     return Statistics(tuple(mean), tuple(std), embedding_mean, embedding_std)
+
+
+def pixel_statistics(images: Image) -> tuple[float, float]:
+    """Mean and spread of an image's pixels, from 0 to 1: the source's brightness and contrast."""
+    both = np.mean([(image.mean(), image.std()) for image in images], axis=0) / 255
+    return round(float(both[0]), 4), round(float(both[1]), 4)

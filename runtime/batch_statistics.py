@@ -7,12 +7,13 @@ Needs the onnx package, so it is imported only when there is a graph to rewrite.
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from zotta_edge.errors import ZottaError
-from zotta_edge.format import EMBEDDING, IMAGE, LOGITS, Norm, from_metadata
+from zotta_edge.format import EMBEDDING, IMAGE, LOGITS, ModelInfo, Norm, from_metadata
 from zotta_edge.runtime.cut import build, live, parse
 from zotta_edge.runtime.methods.bn_adapt import SHARE
 
@@ -29,11 +30,16 @@ class _BatchNorm:
     axes: list[int]  # all but the channels'
 
 
+def has_batch_norms(path: Path) -> bool:
+    model = parse(path.read_bytes(), str(path))
+    return bool(_batch_norms(model, _info(model, str(path))))
+
+
 def with_batch_statistics(content: bytes, path: str) -> bytes:
     """The same model with one input more, SHARE [1]: w, the batch's part of the statistics."""
     model = parse(content, path)
-    info = from_metadata({entry.key: entry.value for entry in model.metadata_props}, path)
-    found = [one for norm in info.norms if (one := _batch_norm(model, norm))]
+    info = _info(model, path)
+    found = _batch_norms(model, info)
     if not found:
         raise ZottaError(
             f"{path} has no BatchNorm, whose statistics bn_adapt replaces: use another method"
@@ -46,6 +52,14 @@ def with_batch_statistics(content: bytes, path: str) -> bytes:
     nodes = live(model.graph.node, outputs)
     made = build(model, nodes, [], [IMAGE, SHARE], outputs, declared)
     return bytes(made.SerializeToString(deterministic=True))
+
+
+def _info(model: ModelProto, path: str) -> ModelInfo:
+    return from_metadata({entry.key: entry.value for entry in model.metadata_props}, path)
+
+
+def _batch_norms(model: ModelProto, info: ModelInfo) -> list[_BatchNorm]:
+    return [one for norm in info.norms if (one := _batch_norm(model, norm))]
 
 
 def _batch_norm(model: ModelProto, norm: Norm) -> _BatchNorm | None:

@@ -119,6 +119,7 @@ def report(model: AdaptiveModel, path: Path, tally: Tally) -> dict[str, Any]:
         "memory_ratio": _ratio(adapted.peak, plain.peak if plain else 0),
         "steps": status.get("steps", 0),
         "drift": status.get("drift"),
+        "filter": status.get("filter"),
         "guard": status.get("guard", {}),
         "phase": status.get("phase"),
         "distance": status.get("distance"),

@@ -76,10 +76,14 @@ class Settings:
     )
     window: int = _setting(256, "samples behind a primed step: more are surer", low=1)
     budget: float = _setting(
-        1.05,
-        "passes an image that may be spent on average, to answer again after a step; from 2 on, "
-        "drifted images are also answered in a mirror, where the model does not mind",
+        1.08,
+        "passes an image that may be spent on average, to try filters and to answer again after a "
+        "step; from 2 on, drifted images are also answered in a mirror, where the model does not "
+        "mind",
         low=1,
+    )
+    filters: bool = _setting(
+        True, "show images of a drifted stream through the filter that brings them closest"
     )
 
     # When to adapt (drift.py)

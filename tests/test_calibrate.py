@@ -18,6 +18,7 @@ from zotta_edge.calibration.selection import Choice
 from zotta_edge.errors import ZottaError
 from zotta_edge.export.pipeline import ExportOptions, export_model
 from zotta_edge.format import to_metadata
+from zotta_edge.models import embedded
 from zotta_edge.runtime.session import read_info
 
 RULES = ("purity", "all", "parameters", "gradient", "influence")
@@ -72,6 +73,18 @@ def failure(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     return fail
 
 
+def test_other_norms_are_not_taken_for_batch_norms(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for file in (embedded.MODEL, embedded.RESNET):
+        model, digits = Path(shutil.copy(file, tmp_path)), embedded.corrupted_stream()
+        images = np.stack([sample.image for sample in digits][:32])
+        np.save(tmp_path / "digits.npy", images)
+        command = ["calibrate", str(model), "--source", str(tmp_path / "digits.npy")]
+        assert main([*command, "--layers", "1", "--dry-run"]) == 0
+        assert "BatchNorm" not in capsys.readouterr().err
+
+
 def test_everything_stands_in_the_file_and_the_graph_is_untouched(
     model: Path, photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -79,6 +92,7 @@ def test_everything_stands_in_the_file_and_the_graph_is_untouched(
     assert main(["calibrate", str(model), "--source", str(photos), "--seed", "3"]) == 0
     printed = capsys.readouterr()
     assert "20 source images instead of 256" in printed.err
+    assert "this is a BatchNorm network: `--method bn_adapt`" in printed.err
     assert onnx.load(model).graph.SerializeToString() == before.graph.SerializeToString()
 
     info = read_info(model)
@@ -89,6 +103,9 @@ def test_everything_stands_in_the_file_and_the_graph_is_untouched(
     assert calibration.ood == "speckle_noise severity 3"
     assert calibration.seconds > 0
     assert len(calibration.source) == 64
+    images = read_samples(photos, info.preprocessing, 20, seed=3).images / 255
+    spread = np.mean([image.std() for image in images])
+    assert calibration.pixels == pytest.approx((images.mean(), spread), abs=1e-3)
     assert all(0.5 <= value <= 1 for value in calibration.purity)
     for layer, value in zip(info.layers, calibration.purity, strict=True):
         assert f"{layer.name} " in printed.out

@@ -7,11 +7,13 @@ would be r = mu(theta) - t J (theta - theta_S) - mu_S off, and damped Gauss-Newt
     theta <- theta_S - (J^T J + lambda s I)^-1 J^T r,      s = trace(J^T J) / d.
 
 What is still off where the classifier reads is taken out there: logits = head(embedding - delta).
+Before all that, images of a drifted stream go through the filter that brings them closest to the
+source, if one does.
 """
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +21,10 @@ from numpy.typing import NDArray
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import Floats, Prime
 from zotta_edge.runtime import state as states
+from zotta_edge.runtime.correction import Correction
 from zotta_edge.runtime.drift import Drift, RunningMean
 from zotta_edge.runtime.engine import Engine, Outputs
+from zotta_edge.runtime.filters import AS_IS, Filters
 from zotta_edge.runtime.forward import Batch
 from zotta_edge.runtime.gauss_newton import GaussNewton
 from zotta_edge.runtime.guard import Guard
@@ -40,7 +44,16 @@ _TRUST = (
 _LARGE = 0.01  # of |theta_S|: a smaller step is not worth answering again
 _BELIEF = 8  # power of sureness: fog and low contrast leave 0.6-0.7 of it, to count next to nothing
 _PARTS = 4  # of a batch that are mirrored one after the other, to need hardly any more memory
+_SAVINGS = 256.0  # passes: what a long quiet stream did not need is not all spent on the next one
 _ALIKE = 0.7  # of the source images: a model that says less often the same of a mirror image minds
+
+
+class _Known(NamedTuple):
+    """What an answer needs to know of the stream."""
+
+    theta: Floats
+    delta: Floats
+    filter: str
 
 
 class Primed:
@@ -67,6 +80,8 @@ class Primed:
         self._head = Head.open(engine).weights()[0]  # [E, class]
         self._embedding = calibration.embedding_mean
         self._embedding_variance = np.square(calibration.embedding_std, dtype=np.float64)
+        self._filters = Filters(engine.info.preprocessing, calibration.pixels)
+        self._correction = Correction(self._filters, calibration, settings)
         self._guard = Guard(settings, self._parameters.source, engine.info.classes)
         self._drift = Drift(Source.of(calibration), engine.chosen, settings.drift_window)
         self._shift = RunningMean(settings.window, len(self._source.mean))  # r
@@ -75,64 +90,115 @@ class Primed:
         self.reset()
 
     def reset(self) -> None:
-        self._theta = self._parameters.source
         self._steps = 0
         self._unchanged = self._settings.drift_window  # samples since the stream changed
         self._credit = 0.0  # passes x samples that may be spent
+        self._theta = self._parameters.source
         for part in self._parts().values():
             part.reset()
         self._publish()
 
     def read(self, images: Floats) -> Answer:
-        theta, delta = self._known  # taken at once: a call beside this one may be about to move
-        outputs = Batch.of(self._engine, self._parameters, images)(theta)
-        logits = self._both_ways(outputs.logits, images, theta) - delta @ self._head
+        known = self._known  # taken at once: a call beside this one may be about to move
+        outputs = self._batch(self._filters(known.filter, images))(known.theta)
+        logits = self._both_ways(outputs.logits, images, known) - known.delta @ self._head
         return Answer(logits, False, self._drift.score)
 
     def predict(self, images: Floats) -> Answer:
-        batch = Batch.of(self._engine, self._parameters, images)
-        untouched = self._engine.info.layers[: self._drift.untouched_layers]
-        if untouched:
-            self._watch([batch.stem.outputs[layer.feature] for layer in untouched])
-        before, outputs = self._theta, batch(self._theta)
-        if not untouched:
-            self._watch(outputs.features)
+        before, source = self._known, self._parameters.source
+        self._earn(len(images))
+        batch = self._look(images)
+        outputs = batch(self._theta)
+        if not self._drift.untouched_layers:
+            self._drift.observe(outputs.features)
         self._move(outputs)
-        self._credit += (self._settings.budget - (2 if self._mirrors else 1)) * batch.batch
-        if self._credit > 0 and self._large(before):
-            self._credit -= self._engine.cone_share * batch.batch
+        if self._credit > 0 and self._large(before.theta):
+            self._credit -= self._engine.cone_share * len(images)
             outputs = batch(self._theta)
         self._offset.add(outputs.embedding - self._embedding)
-        logits = self._both_ways(outputs.logits, images, self._theta) - self._delta() @ self._head
-        source = self._parameters.source
+        self._publish()
+        known = self._known
+        logits = self._both_ways(outputs.logits, images, known) - known.delta @ self._head
         if self._guard.collapsed(logits, self._theta is source, lambda: batch(source).logits):
             self._return_to_source()
-        self._publish()
-        return Answer(logits, self._theta is not before, self._drift.score)
+            self._publish()
+        adapted = self._known.theta is not before.theta or self._known.filter != before.filter
+        return Answer(logits, adapted, self._drift.score)
 
     def _publish(self) -> None:
-        self._known = self._theta, self._delta()
+        self._known = _Known(self._theta, self._delta(), self._correction.name)
 
-    def _watch(self, features: Sequence[Floats]) -> None:
-        """When another stream begins, what was learned of the last one is in its way."""
-        self._drift.observe(features)
-        self._unchanged += len(features[0])
-        if not self._drift.untouched_layers:  # what is watched moves with theta
-            return
-        changed = self._drift.change >= self._settings.drift_threshold
-        if changed and self._unchanged >= self._settings.drift_window:
+    def _batch(self, images: Floats) -> Batch:
+        return Batch.of(self._engine, self._parameters, images)
+
+    def _look(self, images: Floats) -> Batch:
+        """The batch as it is to be seen, from the source again when another stream begins."""
+        right, batch, features = self._filtered(images)
+        if not right or self._changed(features):
             log.info("changed: another stream has begun, drift %.2f", self._drift.score)
+            filtered = self._correction.name
+            self._return_to_source()
+            if filtered != AS_IS:
+                _, batch, features = self._filtered(images)
+            self._begin(features)
+        if self._another_filter(images):
+            self._forget()
+            _, batch, features = self._filtered(images)
+            self._begin(features)
+        return batch
+
+    def _filtered(self, images: Floats) -> tuple[bool, Batch, list[Floats]]:
+        """Whether the filter is still right, the batch, and features that theta cannot reach."""
+        seen = self._filters(self._correction.name, images)  # not kept: a copy of the batch
+        right, batch = self._correction.still_right(images, seen), self._batch(seen)
+        untouched = self._engine.info.layers[: self._drift.untouched_layers]
+        return right, batch, [batch.stem.outputs[layer.feature] for layer in untouched]
+
+    def _begin(self, features: Sequence[Floats]) -> None:
+        """From here on, the stream is compared with what it is like now."""
+        if features:
             self._drift.begin(features)
             self._unchanged = 0
-            self._return_to_source()
-        elif self._unchanged <= self._settings.drift_window:
+
+    def _changed(self, features: Sequence[Floats]) -> bool:
+        if not features:  # all layers move with theta, and say nothing of the stream alone
+            return False
+        self._drift.observe(features)
+        self._unchanged += len(features[0])
+        if self._unchanged <= self._settings.drift_window:
             self._drift.remember()  # a small batch alone says little of what the stream is like now
+            return False
+        return self._drift.change >= self._settings.drift_threshold
 
     def _return_to_source(self) -> None:
+        self._correction.reset()
+        self._forget()
+
+    def _forget(self) -> None:
+        """What was learned of the stream through another filter, or of another stream."""
         self._theta = self._parameters.source
         self._shift.reset()
         self._offset.reset()
         self._answers.reset()
+
+    def _earn(self, images: int) -> None:
+        saved = (self._settings.budget - (2 if self._mirrors else 1)) * images
+        self._credit = min(self._credit + saved, _SAVINGS)
+
+    def _another_filter(self, images: Floats) -> bool:
+        """Try the filters on some images of a drifted stream; whether another one is better."""
+        filtered, settings = self._correction.name, self._settings
+        drifted = self._drift.significance >= settings.drift_threshold or filtered != AS_IS
+        enough = self._credit > self._correction.next_cost
+        if not (settings.filters and drifted and (enough or self._correction.trying)):
+            return False
+
+        def answer(few: Floats) -> Outputs:
+            self._credit -= len(few)
+            return self._batch(few)(self._parameters.source)
+
+        self._correction.try_on(images, answer)
+        return self._correction.name != filtered
 
     def _move(self, outputs: Outputs) -> None:
         source = self._parameters.source
@@ -165,15 +231,15 @@ class Primed:
         noise = self._noise(self._offset) * self._embedding_variance
         return shrunk(self._offset.mean, noise).astype(np.float32)
 
-    def _both_ways(self, logits: Floats, images: Floats, theta: Floats) -> Floats:
+    def _both_ways(self, logits: Floats, images: Floats, known: _Known) -> Floats:
         """The mean with the answer to the mirrored batch, where that is wanted and may help."""
-        if not self._mirrors or theta is self._parameters.source:
+        if not self._mirrors or known.theta is self._parameters.source:
             return logits
-        seen = []
+        turned = []
         for part in np.array_split(images, min(_PARTS, len(images))):
-            other = mirrored(part, self._engine.info.preprocessing)
-            seen.append(Batch.of(self._engine, self._parameters, other)(theta).logits)
-        return (logits + np.concatenate(seen)) * np.float32(0.5)
+            other = mirrored(self._filters(known.filter, part), self._engine.info.preprocessing)
+            turned.append(self._batch(other)(known.theta).logits)
+        return (logits + np.concatenate(turned)) * np.float32(0.5)
 
     def _noise(self, running: RunningMean) -> float:
         """Variance of a running mean less the source's, in units of one sample's variance."""
@@ -217,6 +283,7 @@ class Primed:
         return {
             "shift": self._shift,
             "offset": self._offset,
+            "correction": self._correction,
             "answers": self._answers,
             "guard": self._guard,
             "drift": self._drift,
@@ -229,6 +296,7 @@ class Primed:
             "drift": self._drift.score,
             "significance": self._drift.significance,
             "distance": self._guard.distance(self._theta),
+            "filter": self._correction.name,
             "guard": dict(self._guard.events),
             "layers": list(self._engine.chosen),
             "parameters": len(self._parameters),

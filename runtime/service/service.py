@@ -156,6 +156,7 @@ class Service:
             "drift": status.get("drift"),
             "significance": status.get("significance"),
             "distance": status.get("distance"),
+            "filter": status.get("filter"),
             "layers": monitor.layers(),
             "guard": dict(guard),
             "events": list(monitor.events),

@@ -125,6 +125,7 @@ class Calibration:
     source: str  # fingerprint of the source images
     ood: str  # fingerprint of the OOD images, or how they were made
     seconds: float
+    pixels: tuple[float, float] | None = None  # mean and spread of a source image, from 0 to 1
 
 
 @dataclass(frozen=True)
@@ -264,6 +265,7 @@ def _calibration_to_metadata(calibration: Calibration) -> dict[str, str]:
 
 def _calibration(metadata: Mapping[str, str], layers: tuple[Layer, ...]) -> Calibration:
     plain = json.loads(metadata["zotta.calibration"])
+    pixels = plain.pop("pixels", None)
     flat = _decode(metadata["zotta.statistics"])
     channels = [layer.channels for layer in layers]
     if len(flat) != 2 * sum(channels):
@@ -279,6 +281,7 @@ def _calibration(metadata: Mapping[str, str], layers: tuple[Layer, ...]) -> Cali
         embedding_std=embedding[1],
         chosen=tuple(plain.pop("chosen")),
         purity=tuple(plain.pop("purity")),
+        pixels=None if pixels is None else (float(pixels[0]), float(pixels[1])),
         **plain,
     )
 

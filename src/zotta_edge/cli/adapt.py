@@ -53,7 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--budget",
         type=float,
         metavar="N",
-        help="primed: passes an image that may be spent on average (default: 1.05); from 2 "
+        help="primed: passes an image that may be spent on average (default: 1.08); from 2 "
         "on drifted images are also answered in a mirror",
     )
     group.add_argument("--always", action="store_true", help="adapt on every batch, drift or not")
@@ -167,7 +167,8 @@ def _summary(found: dict[str, Any], model: "AdaptiveModel", tally: "Tally") -> s
         events = ", ".join(f"{name} {count}" for name, count in found["guard"].items() if count)
         lines.append(
             f"adaptation {found['steps']} steps, drift {found['drift']:.2f} standard deviations, "
-            f"guard: {events or 'nothing to do'}"
+            + (f"filter: {found['filter']}, " if found["filter"] else "")
+            + f"guard: {events or 'nothing to do'}"
         )
     return "\n".join(lines)
 

@@ -37,6 +37,10 @@ When interrupted, the same command goes on where it was. A dry run leaves it out
   zotta-edge calibrate vit_int8.onnx --source photos/ --ood rainy/ --plot purity.png
   zotta-edge calibrate vit_int8.onnx --source photos/ --layers 3-5 --prime
 """
+_BATCH_NORM = (
+    "this is a BatchNorm network: `--method bn_adapt`, which takes the statistics of its norms "
+    "from the stream, usually gains more than moving their affines"
+)
 RULES = ("purity", "all", "parameters", "gradient", "influence")
 
 
@@ -88,6 +92,7 @@ def run(args: argparse.Namespace) -> int:
     from zotta_edge.calibration.plot import plot_purity, require_matplotlib
     from zotta_edge.calibration.prime import prime
     from zotta_edge.calibration.selection import Choice
+    from zotta_edge.runtime.batch_statistics import has_batch_norms
 
     choice = Choice(
         rule=args.rule,
@@ -109,6 +114,8 @@ def run(args: argparse.Namespace) -> int:
         report = prime(report, args.source, settings)
     for note in report.notes:
         print(f"note: {note}", file=sys.stderr)
+    if has_batch_norms(args.model):
+        print(f"note: {_BATCH_NORM}", file=sys.stderr)
     if args.plot:
         plot_purity(report.info, report.calibration, args.plot)
     written = None if args.dry_run else store(report, args.output)

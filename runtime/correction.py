@@ -1,0 +1,125 @@
+"""Which image filter a stream needs: the one whose features are most like the source's."""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zotta_edge.format import Calibration, Floats
+from zotta_edge.runtime import state as states
+from zotta_edge.runtime.drift import RunningMean
+from zotta_edge.runtime.engine import Outputs
+from zotta_edge.runtime.filters import AS_IS, Filters
+from zotta_edge.runtime.settings import Settings
+from zotta_edge.runtime.statistics import Doubles, Source, entropies, pooled
+
+log = logging.getLogger(__name__)
+
+_TRIAL = 12  # images that every filter is tried on before a choice
+_EVIDENCE = 64  # images of the last trials that a choice looks back on
+_WORTH = 0.75  # of the loss without a filter: what a filter must reach to be taken,
+_STILL_WORTH = 0.85  # and to be kept
+_OTHER = 0.3  # in the log of what a filter changes: what images of one stream may differ in
+_TINY = 1e-12  # no image is changed so little
+_LEAST_SPREAD = 0.01  # of the widest channel: a dead one must not count for all
+
+
+class Correction:
+    """The filter in use; tries all of them on a few images when asked to, and keeps the best.
+
+    Their loss is the paper's in kind, with the source's affines: entropy of the answers times the
+    distance from the source of the mean features (all layers) and of the mean embedding, in units
+    of the source's spread. A product of the three needs no weights. What adaptation watches comes
+    after the filter, so the filter is watched here: when it no longer changes images as much as it
+    did at first, the stream is another.
+    """
+
+    def __init__(self, filters: Filters, calibration: Calibration, settings: Settings) -> None:
+        self._filters, self._settings = filters, settings
+        layers, embedding = Source.of(calibration), calibration.embedding_std
+        self._mean = np.concatenate([layers.mean, calibration.embedding_mean])
+        self._std = np.concatenate([_spread(layers.std), _spread(embedding)])
+        self._ends = [*layers.ends, len(self._mean)]  # of the layers, and of the embedding
+        self._tried = {name: RunningMean(_EVIDENCE, len(self._mean) + 1) for name in filters.names}
+        self._first, self._now = (RunningMean(settings.drift_window, 2) for _ in range(2))
+        self.reset()
+
+    def reset(self) -> None:
+        self._samples = 0  # tried on, of a trial
+        for mean in self._tried.values():
+            mean.reset()
+        self._use(AS_IS)
+
+    def _use(self, name: str) -> None:
+        self.name = name
+        self._first.reset()
+        self._now.reset()
+
+    @property
+    def trying(self) -> bool:
+        """Whether a trial goes on: small batches need several."""
+        return self._samples > 0
+
+    @property
+    def next_cost(self) -> float:
+        """Passes to have saved before a trial; the first of a stream may be paid for later."""
+        return _TRIAL * len(self._tried) if self._tried[AS_IS].samples else 0.0
+
+    def try_on(self, images: Floats, answer: Callable[[Floats], Outputs]) -> None:
+        """Have some of the images answered through every filter, and choose."""
+        few = images[: _TRIAL - self._samples]
+        for name, mean in self._tried.items():
+            outputs = answer(self._filters(name, few))
+            features = np.c_[pooled(outputs), outputs.embedding]
+            mean.add(np.c_[(features - self._mean) / self._std, entropies(outputs.logits)])
+        self._samples = (self._samples + len(few)) % _TRIAL
+        if not self.trying:
+            self._choose()
+
+    def _choose(self) -> None:
+        losses = {name: self._loss(mean.mean) for name, mean in self._tried.items()}
+        worth = dict.fromkeys(losses, _WORTH) | {self.name: _STILL_WORTH} | {AS_IS: 1.0}
+        best = min(losses, key=lambda name: losses[name] / worth[name])
+        if best != self.name:
+            share = losses[best] / losses[AS_IS]
+            log.info("filter %s -> %s: %.2f of the loss without", self.name, best, share)
+            self._use(best)
+
+    def _loss(self, mean: Doubles) -> float:
+        *layers, embedding, entropy = np.split(np.square(mean), self._ends)
+        features = np.mean([layer.mean() for layer in layers])
+        return float(np.sqrt(features * embedding.mean() * entropy.item()))
+
+    def still_right(self, images: Floats, filtered: Floats) -> bool:
+        """Whether the filter changes these images as much as it did those it was chosen for."""
+        if self.name == AS_IS:
+            return True
+        pairs = zip(images, filtered, strict=True)
+        change = np.log([np.square(before - after).mean() + _TINY for before, after in pairs])
+        rows = np.stack([change, np.square(change)], axis=1)
+        self._now.add(rows)
+        if self._first.samples < self._first.window:
+            self._first.add(rows)
+            return True
+        (mean, square), noise = self._first.mean, self._first.variance + self._now.variance
+        sampling = self._settings.drift_threshold * noise * max(square - mean**2, 0.0)
+        return bool((self._now.mean[0] - mean) ** 2 <= max(sampling, _OTHER**2))
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        numbers = np.array([self._filters.names.index(self.name), self._samples])
+        return {"numbers": numbers} | states.states_of(self._parts())
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        states.restore_all(self._parts(), state)
+        name, samples = state["numbers"].tolist()
+        self.name, self._samples = self._filters.names[int(name)], int(samples)
+
+    def _parts(self) -> dict[str, states.Stateful]:
+        return {"first": self._first, "now": self._now, **self._tried}
+
+
+def _spread(std: NDArray[Any]) -> Doubles:
+    spread: Doubles = np.maximum(std, _LEAST_SPREAD * std.max(), dtype=np.float64)
+    return spread
