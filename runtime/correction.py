@@ -18,8 +18,8 @@ from zotta_edge.runtime.statistics import Doubles, Source, entropies, pooled
 log = logging.getLogger(__name__)
 
 _TRIAL = 12  # images that every filter is tried on before a choice
-_EVIDENCE = 64  # images of the last trials that a choice looks back on
-_WORTH = 0.75  # of the loss without a filter: what a filter must reach to be taken,
+_EVIDENCE = 64  # images that a stream's trials look at in all, before the choice is final
+_WORTH = 0.7  # of the loss without a filter: what a filter must reach to be taken,
 _STILL_WORTH = 0.85  # and to be kept
 _OTHER = 0.3  # in the log of what a filter changes: what images of one stream may differ in
 _TINY = 1e-12  # no image is changed so little
@@ -63,9 +63,14 @@ class Correction:
         return self._samples > 0
 
     @property
-    def next_cost(self) -> float:
-        """Passes to have saved before a trial; the first of a stream may be paid for later."""
-        return _TRIAL * len(self._tried) if self._tried[AS_IS].samples else 0.0
+    def settled(self) -> bool:
+        return not self.trying and self._tried[AS_IS].samples == _EVIDENCE
+
+    @property
+    def reserve(self) -> float:
+        """Passes to save for the next trial; a stream's first one may be paid for later."""
+        begun = self._tried[AS_IS].samples > 0
+        return _TRIAL * len(self._tried) if begun and not self.settled else 0.0
 
     def try_on(self, images: Floats, answer: Callable[[Floats], Outputs]) -> None:
         """Have some of the images answered through every filter, and choose."""

@@ -106,15 +106,24 @@ def test_small_batches_make_one_trial_together(correction: Correction, batch: in
 
 
 def test_the_first_trial_of_a_stream_needs_no_savings(correction: Correction) -> None:
-    assert correction.next_cost == 0
+    assert correction.reserve == 0
     correction.try_on(normalized(images(64)), outputs)
-    assert correction.next_cost == TRIAL * len(Filters(P, PIXELS).names)
+    assert correction.reserve == TRIAL * len(Filters(P, PIXELS).names)
     correction.reset()
-    assert correction.next_cost == 0
+    assert correction.reserve == 0
+
+
+def test_a_choice_is_final_at_last(correction: Correction) -> None:
+    for seed in range(6):
+        assert not correction.settled
+        correction.try_on(normalized(images(64, seed)), outputs)
+    assert correction.settled
+    assert correction.reserve == 0
 
 
 def test_later_trials_can_take_a_choice_back(correction: Correction) -> None:
     correction.try_on(normalized(salted(images(64))), outputs)
+    assert correction.name == "median"
     for seed in range(30):
         correction.try_on(normalized(images(64, seed)), outputs)
     assert correction.name == AS_IS

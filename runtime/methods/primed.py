@@ -112,7 +112,7 @@ class Primed:
         if not self._drift.untouched_layers:
             self._drift.observe(outputs.features)
         self._move(outputs)
-        if self._credit > 0 and self._large(before.theta):
+        if self._credit > self._correction.reserve and self._large(before.theta):
             self._credit -= self._engine.cone_share * len(images)
             outputs = batch(self._theta)
         self._offset.add(outputs.embedding - self._embedding)
@@ -189,8 +189,8 @@ class Primed:
         """Try the filters on some images of a drifted stream; whether another one is better."""
         filtered, settings = self._correction.name, self._settings
         drifted = self._drift.significance >= settings.drift_threshold or filtered != AS_IS
-        enough = self._credit > self._correction.next_cost
-        if not (settings.filters and drifted and (enough or self._correction.trying)):
+        wanted = settings.filters and drifted and not self._correction.settled
+        if not wanted or not (self._credit > self._correction.reserve or self._correction.trying):
             return False
 
         def answer(few: Floats) -> Outputs:
