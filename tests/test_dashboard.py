@@ -91,7 +91,7 @@ def test_shows_what_the_api_says(page: Browser, server: Server) -> None:
     assert page.text("h1") == now["name"]
     assert state(page) == now["phase"].capitalize() == "Adapting"
     assert value(page, "drift") == f"{now['drift']:.2f}"
-    assert float(value(page, "drift")) > 1
+    assert float(value(page, "drift")) > 0.2  # beyond what the filter has taken back
     assert page.text("#drift .more") == f"{now['significance']:.0f} times chance"
     assert value(page, "entropy") == f"{now['entropy']:.2f}"
     assert page.text("#entropy .more") == f"{math.log(10):.2f} is guessing"
