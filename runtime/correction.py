@@ -73,8 +73,8 @@ class Correction:
         return _TRIAL * len(self._tried) if begun and not self.settled else 0.0
 
     def try_on(self, images: Floats, answer: Callable[[Floats], Outputs]) -> None:
-        """Have some of the images answered through every filter, and choose."""
-        few = images[: _TRIAL - self._samples]
+        """Have the newest images answered through every filter, and choose."""
+        few = images[-(_TRIAL - self._samples) :]  # the first may be of the stream before
         for name, mean in self._tried.items():
             outputs = answer(self._filters(name, few))
             features = np.c_[pooled(outputs), outputs.embedding]

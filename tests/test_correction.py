@@ -74,7 +74,7 @@ def test_unsure_answers_count_against_a_filter(correction: Correction) -> None:
     def answer(batch: Floats) -> Outputs:
         seen = outputs(batch)
         rough = features(batch)[:, 2:] > 0.27
-        return Outputs(np.where(rough, [[9.0, 0]], [[0.0, 0]]), seen.features, seen.embedding)
+        return Outputs(np.where(rough, [[19.0, 0]], [[0.0, 0]]), seen.features, seen.embedding)
 
     stream = normalized(salted(images(64)))
     assert (features(stream)[:, 2] > 0.27).all()
@@ -91,6 +91,12 @@ def test_a_trial_looks_at_a_few_images(correction: Correction) -> None:
 
     correction.try_on(normalized(images(64)), answer)
     assert seen == [TRIAL] * len(Filters(P, PIXELS).names)
+
+
+def test_a_batch_may_begin_with_another_stream(correction: Correction) -> None:
+    before, after = 0.3 * images(40) + 0.6, salted(images(24))
+    correction.try_on(normalized(np.concatenate([before, after])), outputs)
+    assert correction.name == "median"
 
 
 @pytest.mark.parametrize("batch", [1, 4, 5])

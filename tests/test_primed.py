@@ -18,7 +18,7 @@ from zotta_edge.calibration.prime import thin
 from zotta_edge.format import Floats, Prime
 from zotta_edge.models import embedded
 from zotta_edge.runtime.engine import Engine
-from zotta_edge.runtime.methods.primed import shrunk
+from zotta_edge.runtime.methods.primed import Primed, shrunk
 from zotta_edge.runtime.preprocessing import mirrored
 from zotta_edge.runtime.session import read_info
 from zotta_edge.runtime.statistics import Source
@@ -144,23 +144,43 @@ def test_digits_mind_a_mirror() -> None:
     assert prime.mirrored < 0.5
 
 
+@pytest.fixture
+def returns(monkeypatch: pytest.MonkeyPatch) -> list[Primed]:
+    """One entry for every return to the source."""
+    real, seen = Primed._return_to_source, []
+
+    def noted(method: Primed) -> None:
+        seen.append(method)
+        real(method)
+
+    monkeypatch.setattr(Primed, "_return_to_source", noted)
+    return seen
+
+
 @pytest.mark.parametrize("batch", [64, 4, 1])
-def test_every_change_of_the_stream_is_noticed(path: Path, batch: int) -> None:
+def test_every_change_of_the_stream_is_noticed(
+    path: Path, batch: int, returns: list[Primed]
+) -> None:
     model = load(path)
-    method = model._method
-    returned = 0
-
-    def count() -> None:
-        nonlocal returned
-        returned += 1
-        real()
-
-    real, method._return_to_source = method._return_to_source, count  # type: ignore[attr-defined]
     for part in range(4):
         stream = toy.images(256, seed=part, shift=toy.SHIFT * (-1) ** part)
         for start in range(0, len(stream), batch):
             model.predict(stream[start : start + batch])
-    assert 4 <= returned <= 6
+    assert 4 <= len(returns) <= 6
+
+
+def test_a_change_right_after_a_switch_of_filters_is_noticed(
+    path: Path, returns: list[Primed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load(path)
+    for seed in range(3):
+        model.predict(toy.images(64, seed, shift=toy.SHIFT))
+    with monkeypatch.context() as patch:
+        patch.setattr(Primed, "_another_filter", lambda *_: True)
+        model.predict(toy.images(64, 3, shift=toy.SHIFT))
+    assert len(returns) == 1
+    model.predict(toy.images(64, 4, shift=-toy.SHIFT))
+    assert len(returns) == 2
 
 
 def test_a_move_is_no_change_of_the_stream(tmp_path: Path) -> None:

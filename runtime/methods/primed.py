@@ -140,11 +140,11 @@ class Primed:
             self._return_to_source()
             if filtered != AS_IS:
                 _, batch, features = self._filtered(images)
-            self._begin(features)
+            self._begin(features, 0)  # some of the batch may be of the stream before
         if self._another_filter(images):
             self._forget()
             _, batch, features = self._filtered(images)
-            self._begin(features)
+            self._begin(features, min(len(images), self._unchanged))
         return batch
 
     def _filtered(self, images: Floats) -> tuple[bool, Batch, list[Floats]]:
@@ -154,11 +154,11 @@ class Primed:
         untouched = self._engine.info.layers[: self._drift.untouched_layers]
         return right, batch, [batch.stem.outputs[layer.feature] for layer in untouched]
 
-    def _begin(self, features: Sequence[Floats]) -> None:
-        """From here on, the stream is compared with what it is like now."""
+    def _begin(self, features: Sequence[Floats], known: int) -> None:
+        """From here on, the stream is compared with what it is like now, by `known` samples."""
         if features:
             self._drift.begin(features)
-            self._unchanged = 0
+            self._unchanged = known
 
     def _changed(self, features: Sequence[Floats]) -> bool:
         if not features:  # all layers move with theta, and say nothing of the stream alone
