@@ -280,6 +280,16 @@ def test_the_filter_goes_with_the_haze(tmp_path: Path) -> None:
     assert (found == truth).mean() > (plain == truth).mean() - 0.01
 
 
+def test_haze_that_comes_and_goes_stays_within_the_budget(tmp_path: Path) -> None:
+    path = Path(shutil.copy(embedded.MODEL, tmp_path))
+    model = AdaptiveModel.load(path, threads=1)
+    haze, clean = (digits(change)[0] for change in (hazy, lambda pixels: pixels))
+    for _ in range(8):
+        read(model, haze, 64)
+        read(model, clean, 64)
+    assert 1.05 < model.passes / (16 * 512) <= 1.08 + 60 / (16 * 512)  # but for the last trial
+
+
 def test_what_is_read_beside_goes_through_the_same_filter(tmp_path: Path) -> None:
     path = Path(shutil.copy(embedded.MODEL, tmp_path))
     model = AdaptiveModel.load(path, threads=1)

@@ -139,11 +139,11 @@ class Primed:
             filtered = self._correction.name
             self._return_to_source()
             if filtered != AS_IS:
-                _, batch, features = self._filtered(images)
+                batch, features = self._filtered_again(images)
             self._begin(features, 0)  # some of the batch may be of the stream before
         if self._another_filter(images):
             self._forget()
-            _, batch, features = self._filtered(images)
+            batch, features = self._filtered_again(images)
             self._begin(features, min(len(images), self._unchanged))
         return batch
 
@@ -153,6 +153,11 @@ class Primed:
         right, batch = self._correction.still_right(images, seen), self._batch(seen)
         untouched = self._engine.info.layers[: self._drift.untouched_layers]
         return right, batch, [batch.stem.outputs[layer.feature] for layer in untouched]
+
+    def _filtered_again(self, images: Floats) -> tuple[Batch, list[Floats]]:
+        self._credit -= (1 - self._engine.cone_share) * len(images)
+        _, batch, features = self._filtered(images)
+        return batch, features
 
     def _begin(self, features: Sequence[Floats], known: int) -> None:
         """From here on, the stream is compared with what it is like now, by `known` samples."""
