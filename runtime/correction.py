@@ -13,7 +13,7 @@ from zotta_edge.runtime.drift import RunningMean
 from zotta_edge.runtime.engine import Outputs
 from zotta_edge.runtime.filters import AS_IS, Filters
 from zotta_edge.runtime.settings import Settings
-from zotta_edge.runtime.statistics import Doubles, Source, entropies, pooled
+from zotta_edge.runtime.statistics import Doubles, Source, entropies, floored, pooled
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +23,6 @@ _WORTH = 0.7  # of the loss without a filter: what a filter must reach to be tak
 _STILL_WORTH = 0.85  # and to be kept
 _OTHER = 0.3  # in the log of what a filter changes: what images of one stream may differ in
 _TINY = 1e-12  # no image is changed so little
-_LEAST_SPREAD = 0.01  # of the widest channel: a dead one must not count for all
 
 
 class Correction:
@@ -40,7 +39,7 @@ class Correction:
         self._filters, self._settings = filters, settings
         layers, embedding = Source.of(calibration), calibration.embedding_std
         self._mean = np.concatenate([layers.mean, calibration.embedding_mean])
-        self._std = np.concatenate([_spread(layers.std), _spread(embedding)])
+        self._std = np.concatenate([floored(layers.std), floored(embedding)])
         self._ends = [*layers.ends, len(self._mean)]  # of the layers, and of the embedding
         self._tried = {name: RunningMean(_EVIDENCE, len(self._mean) + 1) for name in filters.names}
         self._first, self._now = (RunningMean(settings.drift_window, 2) for _ in range(2))
@@ -67,10 +66,13 @@ class Correction:
         return not self.trying and self._tried[AS_IS].samples == _EVIDENCE
 
     @property
+    def untried(self) -> bool:
+        return self._tried[AS_IS].samples == 0
+
+    @property
     def reserve(self) -> float:
         """Passes to save for the next trial; a stream's first one may be paid for later."""
-        begun = self._tried[AS_IS].samples > 0
-        return _TRIAL * len(self._tried) if begun and not self.settled else 0.0
+        return 0.0 if self.untried or self.settled else _TRIAL * len(self._tried)
 
     def try_on(self, images: Floats, answer: Callable[[Floats], Outputs]) -> None:
         """Have the newest images answered through every filter, and choose."""
@@ -88,8 +90,8 @@ class Correction:
         worth = dict.fromkeys(losses, _WORTH) | {self.name: _STILL_WORTH} | {AS_IS: 1.0}
         best = min(losses, key=lambda name: losses[name] / worth[name])
         if best != self.name:
-            share = losses[best] / losses[AS_IS]
-            log.info("filter %s -> %s: %.2f of the loss without", self.name, best, share)
+            found = losses[best], losses[AS_IS]
+            log.info("filter %s -> %s: loss %.3g, %.3g without", self.name, best, *found)
             self._use(best)
 
     def _loss(self, mean: Doubles) -> float:
@@ -123,8 +125,3 @@ class Correction:
 
     def _parts(self) -> dict[str, states.Stateful]:
         return {"first": self._first, "now": self._now, **self._tried}
-
-
-def _spread(std: NDArray[Any]) -> Doubles:
-    spread: Doubles = np.maximum(std, _LEAST_SPREAD * std.max(), dtype=np.float64)
-    return spread

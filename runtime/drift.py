@@ -7,9 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zotta_edge.format import Floats
-from zotta_edge.runtime.statistics import Doubles, Source
+from zotta_edge.runtime.statistics import Doubles, Source, floored
 
-_LEAST_SPREAD = 0.01  # of the widest channel: a dead one must not make any change infinite
 _ENOUGH = 8  # samples before one odd image can no longer pass for a drift
 
 
@@ -56,7 +55,7 @@ class Drift:
         self.untouched_layers = min(chosen)
         watched = source.ends[self.untouched_layers - 1]  # [-1]: all
         self._source_mean, std = source.mean[:watched], source.std[:watched]
-        self._std = np.maximum(std, _LEAST_SPREAD * std.max())
+        self._std = floored(std)
         self._source_noise = 1 / source.samples
         self._window = window
         self.reset()

@@ -12,6 +12,8 @@ from zotta_edge.runtime.engine import Outputs
 
 Doubles = NDArray[np.float64]
 
+_LEAST_SPREAD = 0.01  # of the widest channel's
+
 
 def pooled(outputs: Outputs, first: int = 0) -> Floats:
     """v_l of the layers from `first` on side by side, [batch, D]: sums over layers are over D."""
@@ -35,6 +37,12 @@ def entropies(logits: Floats) -> Floats:
     log_probability = log_softmax(logits)
     entropy: Floats = -(np.exp(log_probability) * log_probability).sum(axis=1)
     return entropy
+
+
+def floored(std: NDArray[Any]) -> Doubles:
+    """A unit for each channel: its own spread, but not a dead one's, which would count for all."""
+    unit: Doubles = np.maximum(std, _LEAST_SPREAD * std.max(), dtype=np.float64)
+    return unit
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,18 @@ def test_the_source_asks_for_nothing(correction: Correction) -> None:
     assert correction.name == AS_IS
 
 
+def test_no_doubt_at_all_is_no_reason_for_a_filter(correction: Correction) -> None:
+    """Entropy 0 makes every loss 0."""
+
+    def sure(batch: Floats) -> Outputs:
+        seen = outputs(batch)
+        return Outputs(np.full((len(batch), 2), [2e3, 0]), seen.features, seen.embedding)
+
+    correction._use("median")
+    correction.try_on(normalized(salted(images(64))), sure)
+    assert correction.name == AS_IS
+
+
 def test_unsure_answers_count_against_a_filter(correction: Correction) -> None:
     """The median fits the salt, but what it leaves cannot be told apart."""
 

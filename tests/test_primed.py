@@ -17,6 +17,7 @@ from zotta_edge.calibration.jacobian import measure
 from zotta_edge.calibration.prime import thin
 from zotta_edge.format import Floats, Prime
 from zotta_edge.models import embedded
+from zotta_edge.runtime.correction import Correction
 from zotta_edge.runtime.engine import Engine
 from zotta_edge.runtime.methods.primed import Primed, shrunk
 from zotta_edge.runtime.preprocessing import mirrored
@@ -122,6 +123,15 @@ def test_a_second_pass_answers_in_a_mirror(path: Path) -> None:
 def _mean_of(logits: list[Floats]) -> Floats:
     mean: Floats = np.mean(logits, axis=0)
     return mean - mean.mean()
+
+
+def test_a_mirror_waits_for_the_first_trial_of_filters(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trials: list[int] = []
+    monkeypatch.setattr(Correction, "try_on", lambda self, images, answer: trials.append(1))
+    load(path, filters=True, budget=2.0).predict(toy.images(64, seed=1, shift=toy.SHIFT))
+    assert trials
 
 
 def test_no_mirror_for_a_stream_like_the_source(path: Path) -> None:

@@ -90,10 +90,10 @@ class Primed:
         self.reset()
 
     def reset(self) -> None:
+        self._theta = self._parameters.source
         self._steps = 0
         self._unchanged = self._settings.drift_window  # samples since the stream changed
         self._credit = 0.0  # passes x samples that may be spent
-        self._theta = self._parameters.source
         for part in self._parts().values():
             part.reset()
         self._publish()
@@ -101,8 +101,10 @@ class Primed:
     def read(self, images: Floats) -> Answer:
         known = self._known  # taken at once: a call beside this one may be about to move
         outputs = self._batch(self._filters(known.filter, images))(known.theta)
-        logits = self._both_ways(outputs.logits, images, known) - known.delta @ self._head
-        return Answer(logits, False, self._drift.score)
+        logits = outputs.logits
+        if self._turns(known):
+            logits = self._both_ways(logits, images, known)
+        return Answer(logits - known.delta @ self._head, False, self._drift.score)
 
     def predict(self, images: Floats) -> Answer:
         before, source = self._known, self._parameters.source
@@ -112,13 +114,17 @@ class Primed:
         if not self._drift.untouched_layers:
             self._drift.observe(outputs.features)
         self._move(outputs)
-        if self._credit > self._correction.reserve and self._large(before.theta):
+        if self._spare(len(images)) > 0 and self._large(before.theta):
             self._credit -= self._engine.cone_share * len(images)
             outputs = batch(self._theta)
         self._offset.add(outputs.embedding - self._embedding)
         self._publish()
         known = self._known
-        logits = self._both_ways(outputs.logits, images, known) - known.delta @ self._head
+        logits = outputs.logits
+        if self._turns(known) and self._credit > 0:
+            self._credit -= len(images)
+            logits = self._both_ways(logits, images, known)
+        logits = logits - known.delta @ self._head
         if self._guard.collapsed(logits, self._theta is source, lambda: batch(source).logits):
             self._return_to_source()
             self._publish()
@@ -187,15 +193,19 @@ class Primed:
         self._answers.reset()
 
     def _earn(self, images: int) -> None:
-        saved = (self._settings.budget - (2 if self._mirrors else 1)) * images
-        self._credit = min(self._credit + saved, _SAVINGS)
+        self._credit = min(self._credit + (self._settings.budget - 1) * images, _SAVINGS)
+
+    def _spare(self, images: int) -> float:
+        """Credit that neither the batch's mirror nor the next trial of filters needs."""
+        return self._credit - self._correction.reserve - (images if self._mirrors else 0)
 
     def _another_filter(self, images: Floats) -> bool:
         """Try the filters on some images of a drifted stream; whether another one is better."""
         filtered, settings = self._correction.name, self._settings
         drifted = self._drift.significance >= settings.drift_threshold or filtered != AS_IS
         wanted = settings.filters and drifted and not self._correction.settled
-        if not wanted or not (self._credit > self._correction.reserve or self._correction.trying):
+        first = self._correction.untried and self._credit > 0  # a mirror can wait for it
+        if not wanted or not (first or self._correction.trying or self._spare(len(images)) > 0):
             return False
 
         def answer(few: Floats) -> Outputs:
@@ -236,10 +246,11 @@ class Primed:
         noise = self._noise(self._offset) * self._embedding_variance
         return shrunk(self._offset.mean, noise).astype(np.float32)
 
+    def _turns(self, known: _Known) -> bool:
+        return self._mirrors and known.theta is not self._parameters.source
+
     def _both_ways(self, logits: Floats, images: Floats, known: _Known) -> Floats:
-        """The mean with the answer to the mirrored batch, where that is wanted and may help."""
-        if not self._mirrors or known.theta is self._parameters.source:
-            return logits
+        """The mean with the answer to the mirrored batch."""
         turned = []
         for part in np.array_split(images, min(_PARTS, len(images))):
             other = mirrored(self._filters(known.filter, part), self._engine.info.preprocessing)
