@@ -419,6 +419,8 @@ def test_every_method_can_be_served(stream: Any, method: str, tmp_path: Path) ->
     try:
         model = AdaptiveModel.load(embedded.MODEL, Settings(pairs=1), method, threads=1)
     except ZottaError as error:
+        if method != "bn_adapt":
+            raise
         pytest.skip(str(error))  # not for this kind of network
 
     async def use() -> None:
