@@ -15,17 +15,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from zotta_edge.bench.conditions import Model, Request
-from zotta_edge.bench.datasets import open_dataset
-from zotta_edge.bench.results import Summary
-from zotta_edge.bench.session import Execution, bench
-from zotta_edge.bench.tables import spread, times
-from zotta_edge.bench.variants import Variant, parse_variants
+from zotta_edge.bench.data.datasets import open_dataset
+from zotta_edge.bench.report.results import Summary
+from zotta_edge.bench.report.tables import spread, times
+from zotta_edge.bench.run.conditions import Model, Request
+from zotta_edge.bench.run.session import Execution, bench
+from zotta_edge.bench.run.variants import Variant, parse_variants
 from zotta_edge.calibration.calibrate import Settings, calibrate, store
 from zotta_edge.calibration.selection import Choice
 from zotta_edge.corruptions import CORRUPTIONS
 from zotta_edge.errors import ZottaError
-from zotta_edge.export.target import describe_machine
+from zotta_edge.export.quantize.target import describe_machine
 from zotta_edge.files import replacing
 
 PAIRS = (1, 2, 5, 14)

@@ -15,22 +15,22 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from zotta_edge.bench.fp32 import SOURCE_IMAGES, build_module
 from zotta_edge.bench.references import Network
 from zotta_edge.bench.references.backprop import Backprop
+from zotta_edge.bench.run.fp32 import SOURCE_IMAGES, build_module
 from zotta_edge.calibration.samples import read_samples
 from zotta_edge.corruptions import corrupt_batch
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import Floats
-from zotta_edge.runtime.engine import Engine
-from zotta_edge.runtime.estimator import PerSample, SharedDirections
-from zotta_edge.runtime.forward import Batch
-from zotta_edge.runtime.objective import EntropyAndAlignment
-from zotta_edge.runtime.parameters import Parameters
-from zotta_edge.runtime.preprocessing import prepare
+from zotta_edge.runtime.engine.engine import Engine
+from zotta_edge.runtime.engine.forward import Batch
+from zotta_edge.runtime.io.preprocessing import prepare
+from zotta_edge.runtime.io.sources import batches, open_source
 from zotta_edge.runtime.settings import Settings
-from zotta_edge.runtime.sources import batches, open_source
-from zotta_edge.runtime.statistics import Doubles, Queue, Source, pooled
+from zotta_edge.runtime.watch.statistics import Doubles, Queue, Source, pooled
+from zotta_edge.runtime.zeroth.estimator import PerSample, SharedDirections
+from zotta_edge.runtime.zeroth.objective import EntropyAndAlignment
+from zotta_edge.runtime.zeroth.parameters import Parameters
 
 ESTIMATORS = {
     "Eq. 2, 2 passes": SharedDirections(1),

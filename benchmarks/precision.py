@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from zotta_edge.export.target import describe_machine
+from zotta_edge.export.quantize.target import describe_machine
 from zotta_edge.format import IMAGE, LOGITS, Floats
-from zotta_edge.runtime.preprocessing import prepare
-from zotta_edge.runtime.session import open_session, session_info
-from zotta_edge.runtime.sources import batches, open_source
+from zotta_edge.runtime.engine.session import open_session, session_info
+from zotta_edge.runtime.io.preprocessing import prepare
+from zotta_edge.runtime.io.sources import batches, open_source
 
 BATCHES = (1, 16, 64)
 

@@ -30,11 +30,11 @@ from numpy.typing import NDArray
 
 from zotta_edge import AdaptiveModel
 from zotta_edge.corruptions import corrupt_batch
-from zotta_edge.export.target import describe_machine
+from zotta_edge.export.quantize.target import describe_machine
 from zotta_edge.models import embedded
+from zotta_edge.runtime.io.preprocessing import fit
+from zotta_edge.runtime.io.sources import Sample, open_source
 from zotta_edge.runtime.job import adapt_stream
-from zotta_edge.runtime.preprocessing import fit
-from zotta_edge.runtime.sources import Sample, open_source
 
 MODES = ("off", "background", "inline")
 Ask = Callable[[NDArray[np.uint8]], int]  # one image [1, H, W, C] -> its class

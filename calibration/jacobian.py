@@ -18,9 +18,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from zotta_edge.format import Floats
-from zotta_edge.runtime.engine import Engine
-from zotta_edge.runtime.parameters import Parameters
-from zotta_edge.runtime.statistics import pooled
+from zotta_edge.runtime.engine.engine import Engine
+from zotta_edge.runtime.watch.statistics import pooled
+from zotta_edge.runtime.zeroth.parameters import Parameters
 
 GROUP = 32  # images of a sweep, each of them twice in a pass: plus and minus
 

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import Floats, Preprocessing
 from zotta_edge.progress import Progress
-from zotta_edge.runtime.arrays import load_images
-from zotta_edge.runtime.images import Image, list_images, read_image
-from zotta_edge.runtime.preprocessing import fit, prepare
+from zotta_edge.runtime.io.arrays import load_images
+from zotta_edge.runtime.io.images import Image, list_images, read_image
+from zotta_edge.runtime.io.preprocessing import fit, prepare
 
 LABELS = "labels.csv"  # where a folder has one, it says which classes its images are of
 MIN_SAMPLES = 8  # the paper still gains with 8 source images; sigma of fewer says little

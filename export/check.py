@@ -12,8 +12,8 @@ import onnxruntime as ort
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import IMAGE, LOGITS, Floats, ModelInfo, Preprocessing
-from zotta_edge.runtime.session import open_session
-from zotta_edge.runtime.statistics import log_softmax
+from zotta_edge.runtime.engine.session import open_session
+from zotta_edge.runtime.watch.statistics import log_softmax
 
 SOURCE_TOLERANCE = 1e-4  # largest logit difference of the adaptable fp32 graph from its source
 PERTURBATION = 0.25  # how far affines are moved, relative to the mean |scale| of their norm

@@ -6,8 +6,8 @@ from typing import Any
 import onnx
 
 from zotta_edge.errors import ZottaError
-from zotta_edge.export.norms import expose_norms
-from zotta_edge.export.sources import read_onnx
+from zotta_edge.export.norms.expose import expose_norms
+from zotta_edge.export.sources.source import read_onnx
 from zotta_edge.format import ModelInfo, from_metadata
 
 _CHECKS = {

@@ -12,13 +12,13 @@ from onnx import numpy_helper
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.export.check import check_adaptable, check_images, check_quantized
-from zotta_edge.export.classifier import Classifier, as_classifier
-from zotta_edge.export.fp8 import quantize_fp8
-from zotta_edge.export.int8 import quantize_int8
-from zotta_edge.export.layers import add_features
-from zotta_edge.export.norms import expose_norms
-from zotta_edge.export.sources import load_source
-from zotta_edge.export.target import describe_machine, resolve_target
+from zotta_edge.export.layers.group import add_features
+from zotta_edge.export.norms.expose import expose_norms
+from zotta_edge.export.quantize.fp8 import quantize_fp8
+from zotta_edge.export.quantize.int8 import quantize_int8
+from zotta_edge.export.quantize.target import describe_machine, resolve_target
+from zotta_edge.export.sources.classifier import Classifier, as_classifier
+from zotta_edge.export.sources.source import load_source
 from zotta_edge.files import check_writable, replacing
 from zotta_edge.format import (
     Floats,
@@ -29,8 +29,8 @@ from zotta_edge.format import (
     Recipe,
     to_metadata,
 )
-from zotta_edge.runtime.preprocessing import fit, prepare
-from zotta_edge.runtime.sources import open_source
+from zotta_edge.runtime.io.preprocessing import fit, prepare
+from zotta_edge.runtime.io.sources import open_source
 
 Say = Callable[[str], None]
 _IMAGES = 64  # of --data that a recipe and the checks may look at

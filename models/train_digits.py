@@ -23,7 +23,7 @@ from zotta_edge.files import replacing
 from zotta_edge.models import embedded
 from zotta_edge.models.registry import ARCHITECTURES
 from zotta_edge.progress import tracked
-from zotta_edge.runtime.preprocessing import prepare
+from zotta_edge.runtime.io.preprocessing import prepare
 
 # The layers to adapt. Models this small are all mixed up about domains (purity 0.50 to 0.56 in
 # every layer), so these stand where the paper's choice does: before the middle, never first.

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from zotta_edge.files import sha256
 from zotta_edge.format import Floats, ModelInfo
-from zotta_edge.runtime import state as states
-from zotta_edge.runtime.engine import Engine
-from zotta_edge.runtime.methods import Answer, chosen_layers, find, usual_method
-from zotta_edge.runtime.preprocessing import as_batch
-from zotta_edge.runtime.session import read_info
+from zotta_edge.runtime.engine.engine import Engine
+from zotta_edge.runtime.engine.session import read_info
+from zotta_edge.runtime.io.preprocessing import as_batch
+from zotta_edge.runtime.methods import Answer, chosen_layers, default_method, find
 from zotta_edge.runtime.settings import Settings
-from zotta_edge.runtime.statistics import log_softmax
+from zotta_edge.runtime.state import file as states
+from zotta_edge.runtime.watch.statistics import log_softmax
 
 Images = Sequence[NDArray[Any]] | NDArray[Any]
 
@@ -52,7 +52,7 @@ class AdaptiveModel:
         fingerprint: str = "",
     ) -> None:
         self.settings = settings or Settings()
-        self.method = method or usual_method(engine.info, self.settings)
+        self.method = method or default_method(engine.info, self.settings)
         self._engine, self.fingerprint = engine, fingerprint
         self._method = find(self.method)(engine, self.settings)
         self._turn = threading.RLock()

@@ -12,10 +12,10 @@ from zotta_edge import __version__
 from zotta_edge.format import Floats
 from zotta_edge.runtime.adaptive import AdaptiveModel, Result
 from zotta_edge.runtime.interrupt import interrupts
+from zotta_edge.runtime.io.predictions import Writer
+from zotta_edge.runtime.io.preprocessing import as_batch
+from zotta_edge.runtime.io.sources import Sample
 from zotta_edge.runtime.memory import with_peak
-from zotta_edge.runtime.predictions import Writer
-from zotta_edge.runtime.preprocessing import as_batch
-from zotta_edge.runtime.sources import Sample
 
 
 class Answering(Protocol):

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from zotta_edge.__main__ import main
-from zotta_edge.bench.conditions import Model, Request, grid
-from zotta_edge.bench.datasets import open_dataset
+from zotta_edge.bench.data.datasets import open_dataset
+from zotta_edge.bench.run.conditions import Model, Request, grid
 from zotta_edge.models import embedded
-from zotta_edge.runtime.preprocessing import fit
-from zotta_edge.runtime.session import read_info
+from zotta_edge.runtime.engine.session import read_info
+from zotta_edge.runtime.io.preprocessing import fit
 
 Study = Callable[[str], Any]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from zotta_edge.runtime.sources import Source
+    from zotta_edge.runtime.io.sources import Source
 
 MODEL = Path(__file__).with_name("digits_vit_int8.onnx")
 RESNET = Path(__file__).with_name("digits_resnet_gn_int8.onnx")
@@ -21,9 +21,9 @@ def corrupted_stream(corruption: str = CORRUPTION, severity: int = SEVERITY) -> 
     import numpy as np
 
     from zotta_edge.corruptions import corrupt_stream
-    from zotta_edge.runtime.arrays import Labelled, load_images
-    from zotta_edge.runtime.preprocessing import resample
-    from zotta_edge.runtime.sources import Arrays
+    from zotta_edge.runtime.io.arrays import Labelled, load_images
+    from zotta_edge.runtime.io.preprocessing import resample
+    from zotta_edge.runtime.io.sources import Arrays
 
     clean = load_images(STREAM)
     size = (32, 32)

@@ -9,20 +9,20 @@ from numpy.typing import NDArray
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import Calibration, Floats, ModelInfo
-from zotta_edge.runtime.engine import Engine
+from zotta_edge.runtime.engine.engine import Engine
 from zotta_edge.runtime.settings import Settings
 
-METHODS: Mapping[str, str] = {  # name -> class, imported when it is first asked for
-    "none": "NoAdaptation",
-    "primed": "Primed",
-    "zotta": "Zotta",
-    "bn_adapt": "BatchNormAdaptation",
-    "lame": "Lame",
-    "t3a": "T3A",
-    "neo": "Neo",
-    "foa": "Foa",
-    "zoo": "Zoo",
-    "zoa": "Zoa",
+METHODS: Mapping[str, str] = {  # name -> module.class, imported when it is first asked for
+    "none": "none.NoAdaptation",
+    "primed": "primed.method.Primed",
+    "zotta": "zotta.Zotta",
+    "bn_adapt": "bn_adapt.method.BatchNormAdaptation",
+    "lame": "lame.Lame",
+    "t3a": "t3a.T3A",
+    "neo": "neo.Neo",
+    "foa": "foa.method.Foa",
+    "zoo": "zoo.Zoo",
+    "zoa": "zoa.method.Zoa",
 }
 
 
@@ -103,7 +103,7 @@ def chosen_layers(
     return layers
 
 
-def usual_method(info: ModelInfo, settings: Settings) -> str:
+def default_method(info: ModelInfo, settings: Settings) -> str:
     """What a file is adapted with unless one says otherwise: primed where it can be."""
     primed = info.prime is not None and settings.layers in (None, info.prime.layers)
     return "primed" if primed else "zotta"
@@ -113,7 +113,6 @@ def find(name: str) -> type[Method]:
     """The method of that name."""
     if name not in METHODS:
         raise ZottaError(f"no method is called {name}: there are {', '.join(METHODS)}")
-    found: type[Method] = getattr(
-        import_module(f"zotta_edge.runtime.methods.{name}"), METHODS[name]
-    )
-    return found
+    module, _, kind = METHODS[name].rpartition(".")
+    method: type[Method] = getattr(import_module(f"{__name__}.{module}"), kind)
+    return method

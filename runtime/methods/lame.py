@@ -8,10 +8,10 @@ from typing import ClassVar
 import numpy as np
 
 from zotta_edge.format import Floats
-from zotta_edge.runtime.engine import Engine
+from zotta_edge.runtime.engine.engine import Engine
 from zotta_edge.runtime.methods import Answer, Stateless
 from zotta_edge.runtime.settings import Settings
-from zotta_edge.runtime.statistics import log_softmax
+from zotta_edge.runtime.watch.statistics import log_softmax
 
 NEIGHBOURS = 5  # of each sample in the affinity W
 ROUNDS = 100  # of the fixed-point iteration, at most

@@ -11,15 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zotta_edge.format import Floats, ModelInfo
-from zotta_edge.runtime import state as states
-from zotta_edge.runtime.engine import Engine, Outputs
-from zotta_edge.runtime.estimator import SharedDirections
-from zotta_edge.runtime.forward import Batch
+from zotta_edge.runtime.engine.engine import Engine, Outputs
+from zotta_edge.runtime.engine.forward import Batch
 from zotta_edge.runtime.methods import Answer
-from zotta_edge.runtime.optimiser import Sgd
-from zotta_edge.runtime.parameters import Parameters
 from zotta_edge.runtime.settings import Settings
-from zotta_edge.runtime.statistics import entropies
+from zotta_edge.runtime.state import file as states
+from zotta_edge.runtime.watch.statistics import entropies
+from zotta_edge.runtime.zeroth.estimator import SharedDirections
+from zotta_edge.runtime.zeroth.optimiser import Sgd
+from zotta_edge.runtime.zeroth.parameters import Parameters
 
 
 @dataclass(frozen=True)

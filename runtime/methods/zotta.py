@@ -7,19 +7,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zotta_edge.format import Floats
-from zotta_edge.runtime import state as states
-from zotta_edge.runtime.drift import Drift
-from zotta_edge.runtime.engine import Engine, Outputs
-from zotta_edge.runtime.estimator import Estimate, estimator_of
-from zotta_edge.runtime.forward import Batch
-from zotta_edge.runtime.gate import Gate
-from zotta_edge.runtime.guard import Guard
+from zotta_edge.runtime.engine.engine import Engine, Outputs
+from zotta_edge.runtime.engine.forward import Batch
 from zotta_edge.runtime.methods import Answer, calibration_of
-from zotta_edge.runtime.objective import EntropyAndAlignment
-from zotta_edge.runtime.optimiser import Sgd
-from zotta_edge.runtime.parameters import Parameters
 from zotta_edge.runtime.settings import Settings
-from zotta_edge.runtime.statistics import Queue, Source
+from zotta_edge.runtime.state import file as states
+from zotta_edge.runtime.watch.drift import Drift
+from zotta_edge.runtime.watch.gate import Gate
+from zotta_edge.runtime.watch.guard import Guard
+from zotta_edge.runtime.watch.statistics import Queue, Source
+from zotta_edge.runtime.zeroth.estimator import Estimate, estimator_of
+from zotta_edge.runtime.zeroth.objective import EntropyAndAlignment
+from zotta_edge.runtime.zeroth.optimiser import Sgd
+from zotta_edge.runtime.zeroth.parameters import Parameters
 
 
 class Zotta:

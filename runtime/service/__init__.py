@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from zotta_edge.errors import ZottaError
 
 if TYPE_CHECKING:
-    from zotta_edge.runtime.service.app import create_app
     from zotta_edge.runtime.service.config import Config
+    from zotta_edge.runtime.service.http.app import create_app
 
 __all__ = ["Config", "create_app"]
 
-_LAZY = {"create_app": "app", "Config": "config"}
+_LAZY = {"create_app": "http.app", "Config": "config"}
 
 
 def __getattr__(name: str) -> Any:

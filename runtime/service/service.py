@@ -13,13 +13,13 @@ from typing import Any, TypeVar
 from zotta_edge.format import Floats
 from zotta_edge.runtime.adaptive import AdaptiveModel, Result
 from zotta_edge.runtime.service.config import Config
-from zotta_edge.runtime.service.errors import ServiceError
-from zotta_edge.runtime.service.gather import READER, Gatherer
-from zotta_edge.runtime.service.metrics import Metrics
-from zotta_edge.runtime.service.monitor import Listener, Monitor, finite, label
-from zotta_edge.runtime.service.protocol import VERSION
-from zotta_edge.runtime.service.snapshots import Snapshot, Store
-from zotta_edge.runtime.service.worker import Learned, Report, Writer
+from zotta_edge.runtime.service.http.errors import ServiceError
+from zotta_edge.runtime.service.http.protocol import VERSION
+from zotta_edge.runtime.service.learning.batching import READER, Gatherer
+from zotta_edge.runtime.service.learning.snapshots import Snapshot, Store
+from zotta_edge.runtime.service.learning.worker import Learned, Report, Writer
+from zotta_edge.runtime.service.observe.metrics import Metrics
+from zotta_edge.runtime.service.observe.monitor import Listener, Monitor, finite, label
 
 log = logging.getLogger(__name__)
 

@@ -100,11 +100,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _adapt(args: argparse.Namespace, settings: "Settings") -> int:
     from zotta_edge.runtime.adaptive import AdaptiveModel
+    from zotta_edge.runtime.io.predictions import predictions_to
+    from zotta_edge.runtime.io.preprocessing import fit
+    from zotta_edge.runtime.io.sources import batches, open_source
     from zotta_edge.runtime.job import adapt_stream, report
-    from zotta_edge.runtime.predictions import predictions_to
-    from zotta_edge.runtime.preprocessing import fit
-    from zotta_edge.runtime.sources import batches, open_source
-    from zotta_edge.runtime.state import claim
+    from zotta_edge.runtime.state.file import claim
 
     source = open_source(args.data, strict=args.strict, limit=args.limit, on_bad=_report_bad)
     labels = source.labels(args.labels)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from zotta_edge.errors import ZottaError
 
 if TYPE_CHECKING:
-    from zotta_edge.bench.conditions import Model, Request
-    from zotta_edge.bench.subjects import Origin
+    from zotta_edge.bench.run.conditions import Model, Request
+    from zotta_edge.bench.run.subjects import Origin
 
 HELP = """Compare ways to adapt on your own model and images
 
@@ -103,8 +103,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from zotta_edge.bench.session import Execution, as_text, bench
-    from zotta_edge.export.target import describe_machine
+    from zotta_edge.bench.run.session import Execution, as_text, bench
+    from zotta_edge.export.quantize.target import describe_machine
 
     request = _request(args)
     if args.quick:
@@ -127,11 +127,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _request(args: argparse.Namespace) -> "Request":
-    from zotta_edge.bench.conditions import Model, Request
-    from zotta_edge.bench.datasets import open_dataset
-    from zotta_edge.bench.plan import check_models
-    from zotta_edge.bench.scenarios import check_scenario
-    from zotta_edge.bench.variants import parse_variants
+    from zotta_edge.bench.data.datasets import open_dataset
+    from zotta_edge.bench.data.scenarios import check_scenario
+    from zotta_edge.bench.run.conditions import Model, Request
+    from zotta_edge.bench.run.plan import check_models
+    from zotta_edge.bench.run.variants import parse_variants
 
     if (args.model is None) != (args.data is None):
         raise ZottaError("give both --model and --data, or neither for the embedded digits")
@@ -142,7 +142,7 @@ def _request(args: argparse.Namespace) -> "Request":
     scenarios = tuple(check_scenario(name) for name in args.scenario)
     models = tuple(Model.open(path) for path in args.model)
     check_models(models)
-    usual = [] if args.variant else _usual_methods(models)
+    usual = [] if args.variant else _default_methods(models)
     variants = parse_variants(args.methods or ["none", *usual], args.variant, args.set)
     data = open_dataset(args.data, models[0].info.classes, args.labels, args.classes)
     data.name = Path(args.data).resolve().name
@@ -162,7 +162,7 @@ def _request(args: argparse.Namespace) -> "Request":
 
 
 def _origin(args: argparse.Namespace, needed: bool) -> "Origin | None":
-    from zotta_edge.bench.subjects import Origin
+    from zotta_edge.bench.run.subjects import Origin
 
     if not needed:
         return None
@@ -178,16 +178,16 @@ def _origin(args: argparse.Namespace, needed: bool) -> "Origin | None":
     return Origin.of(args.reference, str(args.source))
 
 
-def _usual_methods(models: Sequence["Model"]) -> list[str]:
+def _default_methods(models: Sequence["Model"]) -> list[str]:
     """What `adapt` does with these files unless told otherwise."""
-    from zotta_edge.runtime.methods import usual_method
+    from zotta_edge.runtime.methods import default_method
     from zotta_edge.runtime.settings import Settings
 
-    return sorted({usual_method(model.info, Settings()) for model in models})
+    return sorted({default_method(model.info, Settings()) for model in models})
 
 
 def _corruptions(args: argparse.Namespace, held: Sequence[str]) -> tuple[str, ...]:
-    from zotta_edge.bench.datasets import CLEAN
+    from zotta_edge.bench.data.datasets import CLEAN
     from zotta_edge.corruptions import CORRUPTIONS, EXTRA, check
 
     usual = [name for name in CORRUPTIONS if not held or name in held]

@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     from zotta_edge.calibration.plot import plot_purity, require_matplotlib
     from zotta_edge.calibration.prime import prime
     from zotta_edge.calibration.selection import Choice
-    from zotta_edge.runtime.batch_statistics import has_batch_norms
+    from zotta_edge.runtime.methods.bn_adapt.batch_statistics import has_batch_norms
 
     choice = Choice(
         rule=args.rule,

@@ -15,8 +15,8 @@ from zotta_edge.progress import Progress
 
 if TYPE_CHECKING:
     from zotta_edge.corruptions import Scale
-    from zotta_edge.runtime.images import Image
-    from zotta_edge.runtime.sources import Sample, Source
+    from zotta_edge.runtime.io.images import Image
+    from zotta_edge.runtime.io.sources import Sample, Source
 
 HELP = """Put ImageNet-C's corruptions on images
 
@@ -80,7 +80,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from zotta_edge.runtime.sources import open_source
+    from zotta_edge.runtime.io.sources import open_source
 
     source = open_source(args.input, on_bad=_report_bad)
     if len(source) == 0:
@@ -107,7 +107,7 @@ class _List(argparse.Action):
 
 def _jobs(args: argparse.Namespace, source: "Source") -> list[Job]:
     """One for each corruption; several go to <corruption>/<severity>, as ImageNet-C is laid out."""
-    from zotta_edge.runtime.sources import Arrays
+    from zotta_edge.runtime.io.sources import Arrays
 
     names = _names(args.corruption, args.severity)
     if args.output.suffix == ".npz":

@@ -51,8 +51,9 @@ def run(args: argparse.Namespace) -> int:
     config, settings = load(vars(args), os.environ, Path(file) if file else None)
     token = config.read_token()
     try:
-        from zotta_edge.runtime.service import logs, server
-        from zotta_edge.runtime.service.app import create_app
+        from zotta_edge.runtime.service.http import server
+        from zotta_edge.runtime.service.http.app import create_app
+        from zotta_edge.runtime.service.observe import logs
     except ModuleNotFoundError as error:
         raise ZottaError(
             f"serve needs {error.name}, which is not installed: pip install 'zotta-edge[serve]'"

@@ -1,0 +1,1 @@
+"""Norms grouped into layers with one feature each."""

@@ -1,0 +1,142 @@
+"""Cut tensors: those through which every path from the image to the logits passes."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from onnx import NodeProto
+
+from zotta_edge.export.graph import Graph, attribute
+from zotta_edge.export.norms.expose import FoundNorm
+from zotta_edge.export.shapes import BATCH, Shape, Shapes
+from zotta_edge.format import IMAGE, LOGITS, Kind
+
+HEAVY = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", "Attention", "MultiHeadAttention")
+_CHANNEL_FIRST = (
+    *("Conv", "ConvTranspose", "MaxPool", "AveragePool", "GlobalAveragePool"),
+    *("BatchNormalization", "InstanceNormalization", "GroupNormalization"),
+)
+_CHANNEL_LAST = ("MatMul", "LayerNormalization", "RMSNormalization")
+
+
+class Cuts:
+    """The cuts of a graph, and what lies between them; places count nodes in their order."""
+
+    def __init__(self, graph: Graph, shapes: Shapes, norms: Sequence[FoundNorm]) -> None:
+        self.graph, self.shapes = graph, shapes
+        self.dependent = graph.image_dependent(IMAGE)
+        self.place = {name: place for place, node in enumerate(graph.nodes) for name in node.output}
+        self._norm_kinds = {found.output: found.norm.kind for found in norms}
+        bodies = {found.output: self._body(found) for found in norms}
+        self.entry = {output: min(body) for output, body in bodies.items()}
+        heavy = [place for place, node in enumerate(graph.nodes) if node.op_type in HEAVY]
+        self.busy = sorted({*heavy, *(place for body in bodies.values() for place in body)})
+        self.names = [name for name in self._cuts() if self.usable(name)]
+
+    def _body(self, found: FoundNorm) -> set[int]:
+        """Places of the nodes between a norm's input and its output."""
+        body: set[int] = set()
+        stack = [found.output]
+        while stack:
+            name = stack.pop()
+            node = self.graph.producers.get(name)
+            if name != found.input and name in self.dependent and node is not None:
+                body.add(self.place[name])
+                stack.extend(node.input)
+        return body
+
+    def _cuts(self) -> list[str]:
+        """A tensor is a cut if, when it appears, no other tensor of the way is still needed."""
+        way = self._way()
+        uses = Counter(
+            name
+            for node in self.graph.nodes
+            if not way.isdisjoint(node.output)
+            for name in set(node.input) & way
+        )
+        live = {IMAGE}
+        cuts = []
+        for node in self.graph.nodes:
+            outputs = [name for name in node.output if name in way]
+            for name in set(node.input) & way if outputs else ():
+                uses[name] -= 1
+                if not uses[name]:
+                    live.discard(name)
+            live.update(outputs)
+            if outputs and live == {outputs[0]}:
+                cuts.append(outputs[0])
+        return cuts
+
+    def _way(self) -> set[str]:
+        """Tensors that carry the image's content to the logits."""
+        way: set[str] = set()
+        stack = [LOGITS]
+        while stack:
+            name = stack.pop()
+            if name in self.dependent and name not in way:
+                way.add(name)
+                node = self.graph.producers.get(name)
+                stack.extend(node.input if node is not None else ())
+        return way
+
+    def between(self, start: int, end: float) -> list[str]:
+        """Cuts that appear at `start` or later, and before `end`."""
+        return [name for name in self.names if start <= self.place[name] < end]
+
+    def works(self, start: int, end: float) -> int:
+        """Number of weighty or normalizing nodes after `start` and before `end`."""
+        return sum(start < place < end for place in self.busy)
+
+    def counts(self, op: str, start: int, end: float) -> int:
+        """Number of nodes of one type from `start` on, and before `end`."""
+        nodes = self.graph.nodes
+        return sum(nodes[place].op_type == op for place in range(start, int(min(end, len(nodes)))))
+
+    def output_after(self, start: int, end: float) -> str | None:
+        """The first cut from `start` to `end`, or what activations alone make of it."""
+        names = self.between(start, end)
+        if not names:
+            return None
+        last = names[0]
+        for name in names[1:]:
+            quiet = self.works(self.place[last], self.place[name] + 1) == 0
+            if not quiet or self.shapes[name] != self.shapes[names[0]]:
+                break
+            last = name
+        return last
+
+    def usable(self, name: str) -> bool:
+        """One vector, token sequence or map for each sample, of fixed size."""
+        shape = self.shapes.get(name, ())
+        return 2 <= len(shape) <= 4 and shape[0] == BATCH and all(size > 0 for size in shape[1:])
+
+    def kind(self, name: str) -> Kind:
+        """What the axes of a cut mean."""
+        rank = len(self.shapes[name])
+        if rank == 4:
+            return self._layout(name)
+        return "tokens" if rank == 3 else "vector"
+
+    def _layout(self, name: str) -> Kind:
+        """Channels first or last: the nearest node upstream that tells them apart."""
+        names, seen = [name], {name}
+        for name in names:  # grows while it is read: breadth first
+            node = self.graph.producers.get(name)
+            if node is None:
+                continue
+            told = self._norm_kinds.get(name) or _told_by(node, self.shapes.get(name, ()))
+            if told in ("map", "nhwc"):
+                return told
+            fresh = [source for source in node.input if source in self.dependent - seen]
+            seen.update(fresh)
+            names.extend(fresh)
+        return "map"
+
+
+def _told_by(node: NodeProto, shape: Shape) -> Kind | None:
+    if node.op_type == "Transpose":
+        perm = list(attribute(node, "perm", ()))
+        layouts: dict[tuple[int, ...], Kind] = {(0, 3, 1, 2): "map", (0, 2, 3, 1): "nhwc"}
+        return layouts.get(tuple(perm))
+    if node.op_type in _CHANNEL_FIRST:
+        return "map"
+    return "nhwc" if node.op_type in _CHANNEL_LAST and len(shape) > 2 else None

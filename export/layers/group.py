@@ -1,0 +1,238 @@
+"""Group norms into ordered layers, and give the graph one pooled feature for each of them.
+
+A layer is a transformer block or a residual stage. It ends in a cut: a tensor through which every
+path from the image to the logits passes, such as the residual stream between two blocks.
+"""
+
+import math
+import re
+from dataclasses import dataclass
+from itertools import takewhile
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from zotta_edge.errors import ZottaError
+from zotta_edge.export.graph import Graph, free_name
+from zotta_edge.export.layers.cuts import Cuts
+from zotta_edge.export.norms.expose import FoundNorm
+from zotta_edge.export.shapes import Shape, measure_shapes
+from zotta_edge.format import EMBEDDING, IMAGE, LOGITS, Kind, Layer
+
+# Containers whose index counts blocks or stages: blocks.3, encoder.layer.3, encoder_layer_3, h.3,
+# layer3, stages.3, features.3, _blocks.3, denseblock3; conv3_block1 and block3a are Keras's.
+_BLOCK = re.compile(
+    r"(?:^|.*?\.)(?:"
+    r"_?(?:encoder_)?(?:blocks?|layers?|stages?|resblocks|features|denseblock)[._]*\d+"
+    r"|h[._]\d+|conv\d+(?=_block))(?!\d)"
+)
+_POOLED_AXES: dict[Kind, list[int]] = {"tokens": [1], "map": [2, 3], "nhwc": [1, 2], "vector": []}
+_HEAD_ENDS = ("Gemm", "MatMul", "Conv")
+
+
+_Norms = tuple[FoundNorm, ...]
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Norms that are to be one layer."""
+
+    name: str
+    norms: _Norms
+
+
+def add_features(
+    model: onnx.ModelProto, norms: _Norms, pattern: str | None = None
+) -> tuple[Layer, ...]:
+    """Add an output `feature.<i>` for each layer, and `embedding`, to `model` in place.
+
+    `pattern` finds a norm's layer in its name: the first group of that regular expression, or all
+    that it matches.
+    """
+    graph = Graph(model)
+    dims = model.graph.input[0].type.tensor_type.shape.dim
+    shapes = measure_shapes(model, IMAGE, tuple(dim.dim_value for dim in dims[1:]))
+    cuts = Cuts(graph, shapes, norms)
+    if pattern is not None:
+        groups = _by_pattern(norms, pattern)
+    else:
+        groups = _by_name(norms, _BLOCK) or _by_structure(norms, cuts)
+    layers = tuple(
+        _layer(f"feature.{index}", group, tensor, cuts)
+        for index, (group, tensor) in enumerate(_with_tensors(groups, cuts))
+    )
+    for layer in layers:
+        _add_pooled(graph, layer.tensor, layer.feature, layer.kind, layer.channels)
+    _add_embedding(graph, cuts, layers[-1])
+    graph.finish()
+    return layers
+
+
+def _by_pattern(norms: _Norms, pattern: str) -> list[_Group]:
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise ZottaError(f"--layers {pattern!r} is not a regular expression: {error}") from error
+    if not any(compiled.search(found.norm.name) for found in norms):
+        raise ZottaError(
+            f"--layers {pattern!r} matches none of the {len(norms)} norms, with names such as "
+            f"{norms[0].norm.name} and {norms[-1].norm.name}"
+        )
+    return _by_name(norms, compiled, at_least=1)
+
+
+def _by_name(norms: _Norms, pattern: re.Pattern[str], at_least: int = 2) -> list[_Group]:
+    """One group a key; `stem` for what precedes them, and one for each norm after the last."""
+    keys = [_key(pattern, found.norm.name) for found in norms]
+    known = [index for index, key in enumerate(keys) if key]
+    if len({keys[index] for index in known}) < at_least:
+        return []
+    members: dict[str, list[FoundNorm]] = {}
+    for index, found in enumerate(norms):
+        if index < known[0]:
+            key = "stem"
+        elif index > known[-1]:
+            key = found.norm.name
+        else:  # a norm between two blocks, as in a transition, opens the next one
+            key = next(keys[later] for later in known if later >= index)
+        members.setdefault(key, []).append(found)
+    return [_Group(key, tuple(group)) for key, group in members.items()]
+
+
+def _key(pattern: re.Pattern[str], name: str) -> str:
+    match = pattern.search(name)
+    if match is None:
+        return ""
+    return str(match.group(1) or "") if pattern.groups else match.group(0)
+
+
+def _by_structure(norms: _Norms, cuts: Cuts) -> list[_Group]:
+    """Norms between two cuts belong together; halves of blocks, and blocks of a stage, join."""
+    parts = _between_cuts(norms, cuts)
+    final = parts[-1] if len(parts) > 1 and _is_final(parts[-2], parts[-1], cuts) else ()
+    body = parts[:-1] if final else parts
+    attention = [
+        cuts.counts("Softmax", cuts.entry[part[0].output], _start(parts[index + 1 :], cuts)) > 0
+        for index, part in enumerate(body)
+    ]
+    joined = _join_halves(body, attention) if any(attention) else _join_stages(body, cuts)
+    groups: list[_Group] = []
+    for index, part in enumerate([*joined, *([final] if final else [])]):
+        path = _common_path([found.norm.name for found in part])
+        inside = sum(f"{found.norm.name}.".startswith(f"{path}.") for found in norms)
+        name = path if path and inside == len(part) else f"layer{index}"
+        groups.append(_Group(free_name(name, {group.name for group in groups}), part))
+    return groups
+
+
+def _between_cuts(norms: _Norms, cuts: Cuts) -> list[_Norms]:
+    parts: list[_Norms] = [norms[:1]]
+    for found in norms[1:]:
+        if cuts.between(_end(parts[-1], cuts), cuts.entry[found.output]):
+            parts.append((found,))
+        else:
+            parts[-1] += (found,)
+    return parts
+
+
+def _is_final(before: _Norms, last: _Norms, cuts: Cuts) -> bool:
+    """A norm that reads the stream which the layer before it wrote, and feeds the head alone."""
+    entry = cuts.entry[last[0].output]
+    stream = cuts.output_after(_end(before, cuts), entry)
+    reads_stream = stream is not None and cuts.works(cuts.place[stream], entry) == 0
+    return len(last) == 1 and reads_stream and cuts.works(_end(last, cuts), math.inf) <= 1
+
+
+def _join_halves(parts: list[_Norms], attention: list[bool]) -> list[_Norms]:
+    """The MLP half of a transformer block follows its attention half."""
+    joined: list[_Norms] = []
+    for part, attends in zip(parts, attention, strict=True):
+        if joined and not attends:
+            joined[-1] += part
+        else:
+            joined.append(part)
+    return joined
+
+
+def _join_stages(parts: list[_Norms], cuts: Cuts) -> list[_Norms]:
+    """Blocks of a stage leave tensors of one shape."""
+    joined: list[_Norms] = []
+    shape: Shape = ()
+    for index, part in enumerate(parts):
+        tensor = cuts.output_after(_end(part, cuts), _start(parts[index + 1 :], cuts))
+        before, shape = shape, cuts.shapes[tensor] if tensor else ()
+        if joined and shape == before:
+            joined[-1] += part
+        else:
+            joined.append(part)
+    return joined
+
+
+def _common_path(names: list[str]) -> str:
+    parts = zip(*(name.split(".") for name in names), strict=False)
+    return ".".join(part[0] for part in takewhile(lambda part: len(set(part)) == 1, parts))
+
+
+def _with_tensors(groups: list[_Group], cuts: Cuts) -> list[tuple[_Group, str]]:
+    """Each layer's output; a group that has none before the next one starts is part of that."""
+    found: list[tuple[_Group, str]] = []
+    waiting: _Norms = ()
+    for index, group in enumerate(groups):
+        group = _Group(group.name, waiting + group.norms)
+        limit = _start([later.norms for later in groups[index + 1 :]], cuts)
+        tensor = cuts.output_after(_end(group.norms, cuts), limit)
+        waiting = () if tensor else group.norms
+        if tensor:
+            found.append((group, tensor))
+    return found
+
+
+def _end(norms: _Norms, cuts: Cuts) -> int:
+    return max(cuts.place[found.output] for found in norms)
+
+
+def _start(parts: list[_Norms], cuts: Cuts) -> float:
+    """Where the first of these norms begins; infinity if there are none."""
+    return min((cuts.entry[found.output] for part in parts for found in part), default=math.inf)
+
+
+def _layer(feature: str, group: _Group, tensor: str, cuts: Cuts) -> Layer:
+    kind = cuts.kind(tensor)
+    norms = tuple(found.norm for found in group.norms)
+    return Layer(group.name, feature, tensor, kind, _channels(cuts, tensor), norms)
+
+
+def _channels(cuts: Cuts, tensor: str) -> int:
+    return cuts.shapes[tensor][1 if cuts.kind(tensor) == "map" else -1]
+
+
+def _add_pooled(graph: Graph, tensor: str, output: str, kind: Kind, channels: int) -> None:
+    """An output that is the mean of `tensor` over all but samples and channels."""
+    axes = _POOLED_AXES[kind]
+    if not axes:
+        node = helper.make_node("Identity", [tensor], [output], name=output)
+    elif graph.opset < 18:
+        node = helper.make_node("ReduceMean", [tensor], [output], output, axes=axes, keepdims=0)
+    else:
+        name = "zotta.axes." + ".".join(map(str, axes))
+        constant = graph.add_constant(name, np.array(axes, np.int64))
+        node = helper.make_node("ReduceMean", [tensor, constant], [output], output, keepdims=0)
+    shape: list[int | str] = ["batch", channels]
+    graph.model.graph.output.append(helper.make_tensor_value_info(output, TensorProto.FLOAT, shape))
+    graph.append(node)
+
+
+def _add_embedding(graph: Graph, cuts: Cuts, last: Layer) -> None:
+    """The vector that the classifier head reads; the last feature where there is no such head."""
+    name: str | None = LOGITS
+    node = graph.producers[LOGITS]
+    while node.op_type not in _HEAD_ENDS:
+        name = next((source for source in node.input if source in cuts.dependent), None)
+        if name not in graph.producers:
+            break
+        node = graph.producers[name]
+    source = next((source for source in node.input if source in cuts.dependent), "")
+    if node.op_type not in _HEAD_ENDS or not cuts.usable(source):
+        source = last.tensor
+    _add_pooled(graph, source, EMBEDDING, cuts.kind(source), _channels(cuts, source))

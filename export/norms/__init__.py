@@ -1,0 +1,1 @@
+"""Norms found, and their affines made inputs."""

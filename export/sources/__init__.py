@@ -1,0 +1,1 @@
+"""What the user names becomes one fp32 ONNX classifier."""

@@ -1,0 +1,1 @@
+"""The model file as sessions: opened, cut in stem and cone, cached, counted."""

@@ -1,0 +1,192 @@
+"""The model as the adaptation loop sees it: a stem that runs once a batch, a cone that repeats."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+
+from zotta_edge.errors import ZottaError
+from zotta_edge.format import EMBEDDING, IMAGE, LOGITS, Floats, ModelInfo, from_metadata
+from zotta_edge.runtime.engine.cache import Rewrite, find_or_cut, find_or_rewrite
+from zotta_edge.runtime.engine.session import ORT_ERRORS, image_axes, open_session, session_info
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What one pass over a batch gives."""
+
+    logits: Floats  # [batch, class]
+    features: tuple[Floats, ...]  # v_l of all layers in order, [batch, channel] each
+    embedding: Floats  # what the classifier head reads, [batch, D]
+
+
+@dataclass(frozen=True)
+class Stem:
+    """The part of a pass that no chosen affine changes, to be handed to `Engine.cone`."""
+
+    batch: int
+    handed: Mapping[str, Any]  # tensors the cone continues from, still in ONNX Runtime's hands
+    outputs: Mapping[str, Floats]  # outputs that are final already
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """Where an engine's graphs come from, and how they are opened."""
+
+    path: Path
+    threads: int | None
+    provider: str | None
+
+    def session(self, model: str | Path | bytes) -> Any:
+        return open_session(model, threads=self.threads, provider=self.provider)
+
+    def rewritten(self, purpose: str, rewrite: Rewrite) -> "Graph":
+        """Another graph made from the same file; it is kept beside the file, as a cut is."""
+        return Graph(self.session(find_or_rewrite(self.path, purpose, rewrite)))
+
+
+class Engine:
+    """Runs a model file in two halves; safe to call from several threads.
+
+    >>> engine = Engine.open("vit_int8.onnx")
+    >>> stem = engine.stem(images)
+    >>> moved = engine.cone(stem, {"blocks.3.norm1.scale": scale})  # others keep their value
+    """
+
+    def __init__(
+        self,
+        info: ModelInfo,
+        chosen: tuple[int, ...],
+        cone_share: float,
+        stem: Any | None,
+        cone: Any | None,
+        file: "ModelFile",
+    ) -> None:
+        self.info = info
+        self.file = file
+        self.chosen = chosen
+        self.cone_share = cone_share  # of a full pass's work
+        self.passes = 0.0  # full-pass equivalents x samples executed so far
+        self._stem = Graph(stem) if stem else None
+        self._cone = Graph(cone) if cone else None
+        self._image = image_axes(info.preprocessing)
+        self._affines = {
+            name: info.affines[name].shape[1:]
+            for layer in chosen
+            for norm in info.layers[layer].norms
+            for name in (norm.scale, norm.shift)
+        }
+        self._outputs = [LOGITS, *(layer.feature for layer in info.layers), EMBEDDING]
+        self._lock = threading.Lock()
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        *,
+        chosen: Sequence[int] | None = None,
+        threads: int | None = None,
+        provider: str | None = None,
+    ) -> "Engine":
+        """Open a model to move the affines of the chosen layers: None as calibrated, () none."""
+        file = ModelFile(Path(path), threads, provider)
+        if chosen is not None and len(chosen) == 0:
+            session = file.session(path)
+            return cls(session_info(session, path), (), 0.0, session, None, file)
+        found = find_or_cut(file.path, chosen)
+        cone = file.session(found.cone)
+        stem = found.stem and file.session(found.stem)
+        info = from_metadata(cone.get_modelmeta().custom_metadata_map, path)
+        layers = info.chosen if chosen is None else tuple(sorted(set(chosen)))
+        return cls(info, layers, found.cone_share, stem, cone, file)
+
+    def stem(self, images: Floats) -> Stem:
+        """Run what no chosen affine changes; `images` are prepared, [batch, C, H, W]."""
+        _check("images", images, self._image)
+        tensors = {IMAGE: _as_tensor(images)}
+        if self._stem:
+            tensors |= self._stem.run(tensors)
+        self.count(len(images) * (1.0 - self.cone_share))
+        handed = self._cone.inputs if self._cone else ()
+        return Stem(
+            len(images),
+            {name: tensors[name] for name in handed},
+            {name: tensors[name].numpy() for name in self._outputs if name in tensors},
+        )
+
+    def cone(self, stem: Stem, affines: Mapping[str, Floats]) -> Outputs:
+        """Run the rest with these affines, one for the batch or one for each sample of it."""
+        for name, value in affines.items():
+            self._check_affine(name, value, stem.batch)
+        outputs = dict(stem.outputs)
+        if self._cone:
+            moved = {name: _as_tensor(value) for name, value in affines.items()}
+            made = self._cone.run({**stem.handed, **moved})
+            outputs |= {name: value.numpy() for name, value in made.items()}
+            self.count(stem.batch * self.cone_share)
+        return self.gathered(outputs)
+
+    def gathered(self, outputs: Mapping[str, Floats]) -> Outputs:
+        """A pass's outputs by name, which may come from another graph of the same file."""
+        logits, *features, embedding = (outputs[name] for name in self._outputs)
+        return Outputs(logits, tuple(features), embedding)
+
+    def _check_affine(self, name: str, value: Floats, batch: int) -> None:
+        if name not in self._affines:
+            raise ZottaError(f"{name} is no affine of the chosen layers {list(self.chosen)}")
+        _check(name, value, self._affines[name])
+        if len(value) not in (1, batch):
+            raise ZottaError(
+                f"{name} has {len(value)} rows for a batch of {batch}: give 1 or {batch}"
+            )
+
+    def count(self, passes: float) -> None:
+        """Add full passes x samples, which a method may also make in a graph of its own."""
+        with self._lock:
+            self.passes += passes
+
+
+class Graph:
+    """One session whose tensors stay ONNX Runtime's own: nothing is copied on the way."""
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+        self.inputs = [tensor.name for tensor in session.get_inputs()]
+        self._outputs = [tensor.name for tensor in session.get_outputs()]
+
+    def shape(self, name: str) -> list[Any]:
+        """As declared for an input; a free axis has a name."""
+        return next(list(one.shape) for one in self._session.get_inputs() if one.name == name)
+
+    def __call__(self, arrays: Mapping[str, Floats]) -> dict[str, Floats]:
+        """`run`, from arrays to arrays."""
+        values = self.run({name: _as_tensor(array) for name, array in arrays.items()})
+        return {name: value.numpy() for name, value in values.items()}
+
+    def run(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            values = self._session.run_with_ort_values(self._outputs, tensors)
+        except ORT_ERRORS as error:
+            if "allocate" in str(error):
+                raise MemoryError(str(error)) from error
+            detail = " ".join(str(error).split())[:300]
+            raise ZottaError(f"onnxruntime could not run the model: {detail}") from error
+        return dict(zip(self._outputs, values, strict=True))
+
+
+def _as_tensor(values: Floats) -> Any:
+    return ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(values))
+
+
+def _check(what: str, values: Floats, axes: tuple[int, ...]) -> None:
+    """float32, [at least one, *axes]."""
+    if not isinstance(values, np.ndarray) or values.dtype != np.float32:
+        found = values.dtype if isinstance(values, np.ndarray) else type(values).__name__
+        raise ZottaError(f"{what}: expected a float32 array, got {found}")
+    if values.shape[1:] != axes or len(values) == 0:
+        wanted = ", ".join(map(str, axes))
+        raise ZottaError(f"{what}: expected [batch, {wanted}], got {list(values.shape)}")

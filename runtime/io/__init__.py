@@ -1,0 +1,1 @@
+"""From files, cameras and arrays to batches, and from answers to files."""

@@ -1,0 +1,1 @@
+"""BN-Adapt: BatchNorm statistics of the stream."""

@@ -1,0 +1,1 @@
+"""FOA: prompts or a filter, searched by CMA-ES."""

@@ -1,0 +1,204 @@
+"""FOA: Niu et al., Test-Time Model Adaptation with Only Forward Passes, ICML 2024.
+
+CMA-ES searches an input of the model: three prompts of a transformer, or, as for convolutional
+networks, a 7x7 filter on the image. Each generation is tried on the batch at hand; the candidate of
+lowest loss answers, with its final feature shifted back to the source.
+"""
+
+from collections.abc import Mapping
+from copy import copy
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from zotta_edge.errors import ZottaError
+from zotta_edge.format import IMAGE, Floats
+from zotta_edge.runtime.engine.engine import Engine, Outputs
+from zotta_edge.runtime.methods import Answer, calibration_of
+from zotta_edge.runtime.methods.activation_shift import ActivationShift
+from zotta_edge.runtime.settings import Settings
+from zotta_edge.runtime.state import file as states
+from zotta_edge.runtime.watch.statistics import Doubles, Queue, Source, moments
+
+ALIGNMENT = 0.4  # lambda, weight of the distance from the source's statistics
+REFERENCE_BATCH = 64  # lambda is for this size
+SIGMA = 1.0  # of the first generation, around zero
+PROMPTS, FILTER = "zotta.prompts", "zotta.filter"  # the input searched, [1, 3, C] or [C, 1, 7, 7]
+FILTER_STEP = 0.02  # what one sigma is to a filter's entry; prompts are searched as they are
+
+
+class Strategy:
+    """CMA-ES of the `cma` package, with a diagonal covariance, held in plain arrays.
+
+    d^2 covariances can be neither learned from some dozens of generations nor kept on a device. The
+    package's object is made anew from the arrays for each generation, so they are all there is to
+    save, and goes on as one that was never interrupted.
+    """
+
+    def __init__(self, parameters: int, population: int, seed: int) -> None:
+        self._cma = _cma()
+        self._parameters, self._population, self._seed = parameters, population, seed
+        self.reset()
+
+    def reset(self) -> None:
+        self._rng: Generator = np.random.default_rng(self._seed)
+        self._vectors: Doubles = np.zeros((4, self._parameters))  # mean, deviations, two paths
+        self._vectors[1] = 1.0
+        self._sigma, self.generation = SIGMA, 0
+
+    def ask(self) -> tuple[Any, list[Doubles]]:
+        """The strategy, for `tell`, and its candidates, each [d]."""
+        mean, deviations, path, sigma_path = self._vectors
+        strategy = self._cma.CMAEvolutionStrategy(
+            mean,
+            self._sigma,
+            {
+                "popsize": self._population,
+                "CMA_diagonal": True,
+                "CMA_stds": deviations,
+                "AdaptSigma": self._cma.sigma_adaptation.CMAAdaptSigmaCSA,
+                "randn": lambda *shape: self._rng.standard_normal(shape),
+                "seed": np.nan,  # leaves numpy's global generator alone
+                "verbose": -9,
+            },
+        )
+        strategy.adapt_sigma.initialize(strategy)
+        strategy.adapt_sigma.ps, strategy.pc = sigma_path.copy(), path.copy()
+        return strategy, strategy.ask()
+
+    def tell(self, strategy: Any, candidates: list[Doubles], losses: list[float]) -> None:
+        strategy.countiter, strategy.mean_old = self.generation, strategy.mean
+        strategy.tell(candidates, losses)
+        deviations = np.broadcast_to(strategy.sigma_vec.scaling, strategy.mean.shape)
+        paths = strategy.pc, strategy.adapt_sigma.ps
+        self._vectors = np.stack([strategy.mean, deviations, *paths])
+        self._sigma, self.generation = float(strategy.sigma), self.generation + 1
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        return {
+            "vectors": self._vectors,
+            "sigma": np.array([self._sigma]),
+            "generation": np.array([self.generation]),
+            "rng": states.rng_to_array(self._rng),
+        }
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        self._vectors, self._sigma = state["vectors"], float(state["sigma"][0])
+        self.generation = int(state["generation"][0])
+        self._rng = states.rng_from_array(state["rng"])
+
+
+class Foa:
+    moves_affines: ClassVar[bool] = False
+    candidates: ClassVar[int] = 28  # K, passes a batch: a generation, and what answered last
+
+    def __init__(self, engine: Engine, settings: Settings) -> None:
+        calibration = calibration_of(engine.info)
+        self._engine = engine
+        self._graph = engine.file.rewritten("search", _searchable)
+        self._input = next(name for name in self._graph.inputs if name != IMAGE)
+        self._shape = [int(size) for size in self._graph.shape(self._input)]
+        self._source = Source.of(calibration)
+        self._queue = Queue(settings.queue, len(self._source.mean))
+        population = self.candidates - 1
+        self._strategy = Strategy(int(np.prod(self._shape)), population, settings.seed)
+        self._shift = ActivationShift(engine, calibration)
+        self.reset()
+
+    def reset(self) -> None:
+        for part in self._parts().values():
+            part.reset()
+        self._best: Doubles | None = None  # None: the model as it is in the file
+        self._loss = np.nan
+        self._publish()
+
+    def predict(self, images: Floats) -> Answer:
+        strategy, candidates = self._strategy.ask()
+        best = None if self._best is None else (self._best, self._pass(images, self._best))
+        lowest = np.inf if best is None else self._objective(best[1])
+        losses = []
+        for candidate in candidates:
+            outputs = self._pass(images, candidate)
+            losses.append(self._objective(outputs))
+            if best is None or losses[-1] < lowest:
+                best, lowest = (candidate, outputs), losses[-1]
+        self._strategy.tell(strategy, candidates, losses)
+        assert best is not None  # there are candidates
+        self._best, outputs = best
+        self._loss = lowest
+        logits = self._shift.logits(outputs)
+        self._shift.observe(outputs)
+        self._queue.push(outputs)
+        self._publish()
+        return Answer(logits, True, None)
+
+    def read(self, images: Floats) -> Answer:
+        best, shift = self._known  # taken at once: a call beside this one may be about to change
+        if best is None:
+            outputs = self._engine.cone(self._engine.stem(images), {})
+        else:
+            outputs = self._pass(images, best)
+        return Answer(shift.logits(outputs), False, None)
+
+    def _publish(self) -> None:
+        self._known = self._best, copy(self._shift)
+
+    def _pass(self, images: Floats, candidate: Doubles) -> Outputs:
+        self._engine.count(len(images))
+        value = candidate.reshape(self._shape)
+        if self._input == FILTER:
+            value = FILTER_STEP * value
+            value[:, :, value.shape[2] // 2, value.shape[3] // 2] += 1.0  # zero: the image as it is
+        return self._engine.gathered(
+            self._graph({IMAGE: images, self._input: value.astype(np.float32)})
+        )
+
+    def _objective(self, outputs: Outputs) -> float:
+        """sum H + lambda B / 64 (|mu - mu_S|^2 + |sigma - sigma_S|^2)."""
+        features, entropy = self._queue.beside(outputs)
+        mean, std = moments(features)
+        distance = np.square(mean - self._source.mean).sum()
+        if len(features) > 1:  # one sample has no spread
+            distance += np.square(std - self._source.std).sum()
+        return float(entropy.sum() + ALIGNMENT * len(features) / REFERENCE_BATCH * distance)
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        best = np.zeros(np.prod(self._shape)) if self._best is None else self._best
+        own = {"best": best, "known": np.array([self._best is not None])}
+        own |= {"loss": np.array([self._loss])}
+        return own | states.states_of(self._parts())
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        states.restore_all(self._parts(), state)
+        self._best = state["best"] if state["known"][0] else None
+        self._loss = float(state["loss"][0])
+        self._publish()
+
+    def _parts(self) -> dict[str, states.Stateful]:
+        return {"strategy": self._strategy, "shift": self._shift, "queue": self._queue}
+
+    def status(self) -> dict[str, Any]:
+        return {
+            "steps": self._strategy.generation,
+            "loss": None if np.isnan(self._loss) else self._loss,
+            "searched": self._input.removeprefix("zotta."),
+            "parameters": int(np.prod(self._shape)),
+        }
+
+
+def _cma() -> Any:
+    try:
+        import cma
+    except ImportError:
+        raise ZottaError(
+            "foa needs the cma package: install it with `pip install 'zotta-edge[bench]'`"
+        ) from None
+    return cma
+
+
+def _searchable(content: bytes, path: str) -> bytes:
+    from zotta_edge.runtime.methods.foa.prompts import searchable
+
+    return searchable(content, path)

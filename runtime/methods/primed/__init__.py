@@ -1,0 +1,1 @@
+"""Primed alignment, the default for primed files."""

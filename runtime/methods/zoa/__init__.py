@@ -1,0 +1,1 @@
+"""ZOA: zeroth-order steps that remember domains."""

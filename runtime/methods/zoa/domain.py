@@ -1,0 +1,101 @@
+"""When the stream has become another one: ZOA's test on what the first convolution makes of it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zotta_edge.format import IMAGE, Floats
+from zotta_edge.runtime.engine.engine import Engine
+from zotta_edge.runtime.engine.session import image_axes
+from zotta_edge.runtime.watch.statistics import Doubles
+
+MEMORY = 0.8  # of the running statistics
+THRESHOLD = 0.1  # divergence that means another domain
+WINDOW = 64  # samples compared at a time: the published batch, fewer are too noisy
+_MEAN, _SQUARE = "zotta.mean", "zotta.square"
+
+
+class DomainChange:
+    """Compares each window of the stream with a running mean of the ones before.
+
+    The convolution runs once more for this, some 2 % of a pass.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._graph = engine.file.rewritten("first convolution", _first_convolution)
+        blank = np.zeros((1, *image_axes(engine.info.preprocessing)), np.float32)
+        self._channels = self._moments(blank).shape[1]
+        self.reset()
+
+    def reset(self) -> None:
+        self._sums: Doubles = np.zeros((2, self._channels))
+        self._count = 0
+        self._domain: Doubles = np.zeros((2, self._channels))  # mean and variance
+        self._known = False
+
+    def _moments(self, images: Floats) -> Doubles:
+        """Sums of the first and second moment over the batch, [2, channel]."""
+        found = self._graph({IMAGE: images})
+        both = np.stack([found[_MEAN], found[_SQUARE]])  # [2, batch, channel, 1, 1]
+        sums: Doubles = both.sum(axis=(1, 3, 4), dtype=np.float64)
+        return sums
+
+    def observe(self, images: Floats) -> bool:
+        """Whether a window that ends with these images is of another domain than those before."""
+        self._sums = self._sums + self._moments(images)
+        self._count += len(images)
+        if self._count < WINDOW:
+            return False
+        mean, square = self._sums / self._count
+        window = np.stack([mean, np.maximum(square - mean**2, 1e-8)])  # mean, variance
+        self._sums, self._count = np.zeros_like(self._sums), 0
+        changed = self._known and divergence(self._domain, window) > THRESHOLD
+        fresh = changed or not self._known
+        self._domain = window if fresh else MEMORY * self._domain + (1 - MEMORY) * window
+        self._known = True
+        return changed
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        counts = np.array([self._count, self._known])
+        return {"sums": self._sums, "domain": self._domain, "counts": counts}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        self._sums, self._domain = state["sums"], state["domain"]
+        self._count, self._known = int(state["counts"][0]), bool(state["counts"][1])
+
+
+def divergence(one: Doubles, other: Doubles) -> float:
+    """KL(one || other) + KL(other || one) of Gaussians, mean over channels; each is [2, channel].
+
+    The logarithms of the variances cancel between the two sides.
+    """
+    (mean, variance), (mean_, variance_) = one, other
+    apart = np.square(mean - mean_)
+    both = (variance + apart) / variance_ + (variance_ + apart) / variance - 2
+    return float(both.mean() / 2)
+
+
+def _first_convolution(content: bytes, path: str) -> bytes:
+    """From the image to the spatial mean of the first convolution's output, and of its square."""
+    from onnx import TensorProto, helper
+
+    from zotta_edge.runtime.engine.cut import build, live, parse
+
+    model = parse(content, path)
+    made = (node.output[0] for node in model.graph.node if node.op_type == "Conv")
+    output = next(made, IMAGE)  # a network without any is judged by its pixels
+    pool = [
+        helper.make_node("Mul", [output, output], [f"{_SQUARE}.map"]),
+        helper.make_node("GlobalAveragePool", [output], [_MEAN]),
+        helper.make_node("GlobalAveragePool", [f"{_SQUARE}.map"], [_SQUARE]),
+    ]
+    nodes = [*live(model.graph.node, [output]), *pool]
+    declared = {tensor.name: tensor for tensor in model.graph.input}
+    declared |= {
+        name: helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", None, 1, 1])
+        for name in (_MEAN, _SQUARE)
+    }
+    first = build(model, nodes, [], [IMAGE], [_MEAN, _SQUARE], declared)
+    return bytes(first.SerializeToString(deterministic=True))

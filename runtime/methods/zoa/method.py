@@ -1,0 +1,206 @@
+"""ZOA: Deng et al., Test-Time Model Adaptation for Quantized Neural Networks, ACM MM 2025.
+
+Two passes a batch: the first answers and is the baseline of a one-sided difference, the second is
+perturbed. What was learned on earlier domains is kept in a bank and mixed in.
+"""
+
+from collections.abc import Mapping
+from copy import copy
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zotta_edge.format import Floats, ModelInfo
+from zotta_edge.runtime.engine.engine import Engine, Outputs
+from zotta_edge.runtime.engine.forward import Batch
+from zotta_edge.runtime.methods import Answer, calibration_of
+from zotta_edge.runtime.methods.activation_shift import ActivationShift
+from zotta_edge.runtime.methods.zoa.domain import DomainChange
+from zotta_edge.runtime.settings import Settings
+from zotta_edge.runtime.state import file as states
+from zotta_edge.runtime.watch.statistics import Queue, Source, moments
+from zotta_edge.runtime.zeroth.estimator import draw
+from zotta_edge.runtime.zeroth.parameters import Parameters
+
+ALIGNMENT = 30.0  # weight of the mean squared distance from the source's statistics
+PERTURBATION, RATE, DECAY = 0.02, 5e-4, 0.4  # of the delta: c, step, weight decay
+MIX_PERTURBATION, MIX_RATE, MIX_DECAY = 0.05, 0.01, 0.1  # of alpha, as in the published code
+TEMPERATURE = 10.0  # softmax(10 alpha)
+BANK = 32  # earlier domains kept
+FIRST, LAST, DEPTH = 1, 8, 12  # blocks adapted of a ViT with so many; others in proportion
+
+
+class Bank:
+    """Deltas of earlier domains and the source's, which is zero and always the first."""
+
+    def __init__(self, parameters: int) -> None:
+        self._parameters = parameters
+        self.reset()
+
+    def reset(self) -> None:
+        self.deltas: Floats = np.zeros((BANK + 1, self._parameters), np.float32)
+        self.alphas: Floats = np.zeros(BANK + 1, np.float32)
+        self.used = 1
+
+    def mixed(self, alphas: Floats) -> Floats:
+        """sum_i softmax(10 alpha)_i delta_i, [d]; alphas [used]."""
+        weights = np.exp(TEMPERATURE * (alphas - alphas.max()))
+        mixed: Floats = (weights / weights.sum()).astype(np.float32) @ self.deltas[: self.used]
+        return mixed
+
+    def add(self, delta: Floats) -> None:
+        """Keep a delta, trusted as much as the best so far; a full bank first gives one up."""
+        deltas, alphas = self.deltas.copy(), self.alphas.copy()
+        if self.used > BANK:
+            gone = _most_similar(deltas[1 : self.used]) + 1
+            deltas[gone:-1], alphas[gone:-1] = deltas[gone + 1 :], alphas[gone + 1 :]
+            self.used -= 1
+        deltas[self.used], alphas[self.used] = delta, alphas[: self.used].max()
+        self.deltas, self.alphas = deltas, alphas
+        self.used += 1
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        return {"deltas": self.deltas, "alphas": self.alphas, "used": np.array([self.used])}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        self.deltas, self.alphas = state["deltas"].copy(), state["alphas"].copy()
+        self.used = int(state["used"][0])
+
+
+class Zoa:
+    moves_affines: ClassVar[bool] = True
+
+    def __init__(self, engine: Engine, settings: Settings) -> None:
+        calibration = calibration_of(engine.info)
+        self._engine, self._settings = engine, settings
+        self._parameters = Parameters(engine.info, engine.chosen)
+        self._source = Source.of(calibration)
+        self._queue = Queue(settings.queue, len(self._source.mean))
+        self._bank = Bank(len(self._parameters))
+        self._domain = DomainChange(engine)
+        self._shift = ActivationShift(engine, calibration)
+        self.reset()
+
+    @classmethod
+    def layers(cls, info: ModelInfo) -> tuple[int, ...]:
+        """Blocks 1 to 8 of 12: a layer after the last block holds the final norm alone."""
+        last = max(FIRST, round(LAST / DEPTH * (len(info.layers) - 1)))
+        within = [i for i, layer in enumerate(info.layers) if layer.norms and FIRST <= i <= last]
+        return tuple(within) or tuple(i for i, layer in enumerate(info.layers) if layer.norms)
+
+    def reset(self) -> None:
+        self._delta: Floats = np.zeros(len(self._parameters), np.float32)
+        self._updates = self._domains = 0
+        self._rng = np.random.default_rng(self._settings.seed)
+        for part in self._parts().values():
+            part.reset()
+        self._theta = self._parameters.source
+        self._publish()
+
+    def predict(self, images: Floats) -> Answer:
+        if self._domain.observe(images):
+            self._begin_domain()
+        batch = Batch.of(self._engine, self._parameters, images)
+        outputs = batch(self._theta)
+        logits = self._shift.logits(outputs)
+        self._step(batch, self._loss(outputs))
+        self._shift.observe(outputs)
+        self._queue.push(outputs)
+        self._publish()
+        return Answer(logits, True, None)
+
+    def read(self, images: Floats) -> Answer:
+        theta, shift = self._known  # taken at once: a call beside this one may be about to move
+        batch = Batch.of(self._engine, self._parameters, images)
+        return Answer(shift.logits(batch(theta)), False, None)
+
+    def _publish(self) -> None:
+        self._known = self._theta, copy(self._shift)
+
+    def _begin_domain(self) -> None:
+        self._bank.add(self._delta)
+        self._delta = np.zeros_like(self._delta)
+        self._theta = self._moved(self._bank.alphas[: self._bank.used], self._delta)
+        self._shift.reset()
+        self._domains += 1
+
+    def _moved(self, alphas: Floats, delta: Floats) -> Floats:
+        return self._parameters.source + self._bank.mixed(alphas) + delta
+
+    def _loss(self, outputs: Outputs) -> float:
+        """mean H + 30 (mean (mu - mu_S)^2 + mean (sigma - sigma_S)^2)."""
+        features, entropy = self._queue.beside(outputs)
+        mean, std = moments(features)
+        distance = np.square(mean - self._source.mean).mean()
+        if len(features) > 1:  # one sample has no spread
+            distance += np.square(std - self._source.std).mean()
+        return float(entropy.mean() + ALIGNMENT * distance)
+
+    def _step(self, batch: Batch, baseline: float) -> None:
+        """One perturbed pass moves the delta and the mixture at once."""
+        alphas = self._bank.alphas[: self._bank.used]
+        u, credit = draw("segmented-uniform", len(self._delta), self._rng)
+        u_mix, credit_mix = draw("segmented-uniform", len(alphas), self._rng)
+        perturbed = self._moved(
+            alphas + np.float32(MIX_PERTURBATION) * u_mix,
+            self._delta + np.float32(PERTURBATION) * u,
+        )
+        rise = self._loss(batch(perturbed)) - baseline
+        gradient = one_sided(rise, PERTURBATION, credit)
+        gradient_mix = one_sided(rise, MIX_PERTURBATION, credit_mix)
+        self._delta = _descend(self._delta, gradient, RATE, DECAY)
+        kept = self._bank.alphas.copy()
+        kept[: self._bank.used] = _descend(alphas, gradient_mix, MIX_RATE, MIX_DECAY)
+        self._bank.alphas = kept
+        self._theta = self._moved(kept[: self._bank.used], self._delta)
+        self._updates += 1
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        own = {"delta": self._delta, "theta": self._theta}
+        own |= {"counts": np.array([self._updates, self._domains])}
+        return own | {"rng": states.rng_to_array(self._rng)} | states.states_of(self._parts())
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        states.restore_all(self._parts(), state)
+        self._delta, self._theta = state["delta"], state["theta"]
+        self._updates, self._domains = (int(count) for count in state["counts"])
+        self._rng = states.rng_from_array(state["rng"])
+        self._publish()
+
+    def _parts(self) -> dict[str, states.Stateful]:
+        return {
+            "bank": self._bank,
+            "domain": self._domain,
+            "shift": self._shift,
+            "queue": self._queue,
+        }
+
+    def status(self) -> dict[str, Any]:
+        moved = np.linalg.norm(self._theta - self._parameters.source)
+        return {
+            "steps": self._updates,
+            "domains": self._domains + 1,
+            "distance": float(moved / np.linalg.norm(self._parameters.source)),
+            "layers": list(self._engine.chosen),
+            "parameters": len(self._parameters),
+        }
+
+
+def one_sided(rise: float, size: float, credit: Floats) -> Floats:
+    """g = (L(theta + c u) - L(theta)) / (c u), elementwise; credit is 1 / u.
+
+    Exact in expectation for a quadratic: the second order is odd in u, and u is symmetric.
+    """
+    return np.asarray(rise / size * credit, np.float32)
+
+
+def _descend(values: Floats, gradient: Floats, rate: float, decay: float) -> Floats:
+    return np.asarray(values - rate * (gradient + decay * values), np.float32)
+
+
+def _most_similar(deltas: Floats) -> int:
+    """The earlier one of the two deltas with the largest cosine."""
+    unit = deltas / np.maximum(np.linalg.norm(deltas, axis=1, keepdims=True), 1e-12)
+    cosines = np.triu(unit @ unit.T, 1) + np.tril(np.full((len(unit), len(unit)), -np.inf))
+    return int(np.argmax(cosines) // len(unit))

@@ -1,0 +1,1 @@
+"""Routes, limits and access."""

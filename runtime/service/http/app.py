@@ -1,0 +1,164 @@
+"""The ASGI app: which path leads where, and how failures are told."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from zotta_edge import __version__
+from zotta_edge.errors import ZottaError
+from zotta_edge.runtime.adaptive import AdaptiveModel
+from zotta_edge.runtime.service.config import Config
+from zotta_edge.runtime.service.http import protocol
+from zotta_edge.runtime.service.http.access import Access
+from zotta_edge.runtime.service.http.admin_routes import Steering
+from zotta_edge.runtime.service.http.errors import ServiceError, busy
+from zotta_edge.runtime.service.http.inference_routes import Prediction
+from zotta_edge.runtime.service.http.middleware import Front
+from zotta_edge.runtime.service.http.page import page
+from zotta_edge.runtime.service.observe.metrics import CONTENT_TYPE
+from zotta_edge.runtime.service.service import Service
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+def create_app(
+    model: AdaptiveModel,
+    name: str = "model",
+    config: Config | None = None,
+    *,
+    token: str | None = None,
+    only_local: bool = False,
+) -> Starlette:
+    """An ASGI app that serves `model`; run it, or mount it in an app of your own.
+
+    The model belongs to the app from now on. Mounted apps get no lifespan events: call
+    `await app.state.service.close()` when yours ends. `token` guards every POST; `only_local`
+    refuses requests that were sent to another name than localhost.
+    """
+    config = config or Config()
+    service = Service(model, name, config)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        yield
+        await service.close()
+
+    app = Starlette(
+        routes=_routes(Reading(service), Prediction(service), Steering(service)),
+        lifespan=lifespan,
+        middleware=[Middleware(Front, service=service, access=Access(token, only_local))],
+        exception_handlers={
+            ServiceError: _refused,
+            ZottaError: _bad_input,
+            HTTPException: _no_route,
+            MemoryError: _out_of_memory,
+            ClientDisconnect: _gone,
+            Exception: _defect,
+        },
+    )
+    app.state.service = service
+    return app
+
+
+class Reading:
+    """Routes that look and change nothing."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def dashboard(self, request: Request) -> Response:
+        content, headers = page()
+        return Response(content, 200, headers, "text/html")
+
+    async def metrics(self, request: Request) -> Response:
+        return Response(self._service.metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+
+    async def server(self, request: Request) -> Response:
+        return JSONResponse(
+            {
+                "name": "zotta-edge",
+                "version": __version__,
+                "extensions": ["binary_tensor_data", "classify", "adaptation"],
+                "models": [self._service.name],
+            }
+        )
+
+    async def live(self, request: Request) -> Response:
+        return JSONResponse({"live": True})
+
+    async def ready(self, request: Request) -> Response:
+        ready = not self._service.draining
+        return JSONResponse({"ready": ready}, 200 if ready else 503)
+
+    async def model_ready(self, request: Request) -> Response:
+        self._service.check_name(request.path_params)
+        return await self.ready(request)
+
+    async def metadata(self, request: Request) -> Response:
+        self._service.check_name(request.path_params)
+        return JSONResponse(protocol.metadata(self._service.name, self._service.model.info))
+
+
+def _routes(reading: Reading, prediction: Prediction, steering: Steering) -> list[BaseRoute]:
+    """Handlers' names are the `endpoint` of the metrics."""
+    model, adaptation = "/v2/models/{model}", "/v2/models/{model}/adaptation"
+    get: list[tuple[str, Handler]] = [
+        ("/", reading.dashboard),
+        ("/metrics", reading.metrics),
+        ("/v2", reading.server),
+        ("/v2/health/live", reading.live),
+        ("/v2/health/ready", reading.ready),
+        (adaptation, steering.adaptation),
+        (f"{adaptation}/history", steering.history),
+        (f"{adaptation}/snapshots", steering.snapshots),
+    ]
+    post: list[tuple[str, Handler]] = [
+        (f"{adaptation}/reset", steering.reset),
+        (f"{adaptation}/pause", steering.pause),
+        (f"{adaptation}/resume", steering.resume),
+        (f"{adaptation}/snapshots", steering.snapshot),
+        (f"{adaptation}/snapshots/{{id}}/restore", steering.restore),
+    ]
+    for prefix in (model, f"{model}/versions/{{version}}"):
+        get += [(prefix, reading.metadata), (f"{prefix}/ready", reading.model_ready)]
+        post += [(f"{prefix}/infer", prediction.infer), (f"{prefix}/classify", prediction.classify)]
+    return [
+        *(Route(path, handler, methods=["GET"]) for path, handler in get),
+        *(Route(path, handler, methods=["POST"]) for path, handler in post),
+    ]
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ServiceError)
+    return JSONResponse({"error": error.message}, error.status, error.headers)
+
+
+async def _bad_input(request: Request, error: Exception) -> Response:
+    """Images that the model cannot take."""
+    return JSONResponse({"error": str(error)}, 400)
+
+
+async def _no_route(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    known = {404: "there is nothing here: see GET /v2", 405: "this path takes another method"}
+    message = known.get(error.status_code, error.detail)
+    return JSONResponse({"error": message}, error.status_code, error.headers)
+
+
+async def _out_of_memory(request: Request, error: Exception) -> Response:
+    return await _refused(request, busy("out of memory: send fewer or smaller images"))
+
+
+async def _gone(request: Request, error: Exception) -> Response:
+    return JSONResponse({"error": "the client went away"}, 400)
+
+
+async def _defect(request: Request, error: Exception) -> Response:
+    """uvicorn logs the traceback; the client is spared it."""
+    return JSONResponse({"error": "internal error: see the service's log"}, 500)

@@ -1,0 +1,168 @@
+"""Routes that predict: tensors of the Open Inference Protocol, or an image file."""
+
+import gzip
+import logging
+import re
+import zlib
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from zotta_edge.errors import ZottaError
+from zotta_edge.format import Floats
+from zotta_edge.runtime.adaptive import Result
+from zotta_edge.runtime.engine.session import image_axes
+from zotta_edge.runtime.io.images import Image, decode
+from zotta_edge.runtime.io.preprocessing import as_batch, fit
+from zotta_edge.runtime.service.http import protocol
+from zotta_edge.runtime.service.http.errors import ServiceError
+from zotta_edge.runtime.service.http.limits import (
+    Slots,
+    check_count,
+    check_pixels,
+    check_proportions,
+    read_body,
+)
+from zotta_edge.runtime.service.service import Service
+
+log = logging.getLogger(__name__)
+
+_COMPRESS_FROM = 1024  # bytes: below, the headers weigh more
+_TOP = 5  # classes that `classify` tells
+
+
+class Prediction:
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._pixels = service.model.info.preprocessing
+        self._slots = Slots(service.config.max_requests)
+        self._limit = int(service.config.max_body * 2**20)
+
+    async def infer(self, request: Request) -> Response:
+        self._service.check_name(request.path_params)
+        with self._slots.taken():
+            body = await self._body(request)
+            read = partial(self._tensors, body, request.headers.get(protocol.HEADER_LENGTH))
+            asked, images = await self._service.prepared(read)
+            result = await self._predict(images, asked.adapt)
+            respond = partial(self._answer, asked, result)
+            content, length = await self._service.prepared(respond)
+        headers = {} if length is None else {protocol.HEADER_LENGTH: str(length)}
+        kind = "application/json" if length is None else "application/octet-stream"
+        return _compressed(content, kind, headers, request.headers.get("accept-encoding", ""))
+
+    async def classify(self, request: Request) -> Response:
+        """An image file in, its classes out."""
+        self._service.check_name(request.path_params)
+        top = _number(request.query_params.get("top", str(_TOP)), "top")
+        adapt = _truth(request.query_params.get("adapt", "true"), "adapt")
+        if request.headers.get("content-type", "").startswith("multipart/"):
+            raise ServiceError(415, "send the file itself as the body: curl --data-binary @FILE")
+        with self._slots.taken():
+            body = await self._body(request)
+            if not body:
+                raise ServiceError(400, "the body is empty: expected an image file")
+            images = await self._service.prepared(lambda: self._prepared(self._decoded([body])))
+            result = await self._predict(images, adapt)
+        return JSONResponse(self._classes(result, top))
+
+    async def _body(self, request: Request) -> bytes:
+        headers = request.headers
+        encoding, declared = headers.get("content-encoding"), headers.get("content-length")
+        return await read_body(request.stream(), declared, encoding, self._limit)
+
+    def _tensors(
+        self, body: bytes, header_length: str | None
+    ) -> tuple[protocol.InferRequest, Floats]:
+        asked = protocol.parse(body, header_length)
+        # One pixel could become a whole input: the prepared batch is bounded, not only the body.
+        check_count(len(asked.images), 4 * self._limit, 4 * int(np.prod(image_axes(self._pixels))))
+        if isinstance(asked.images, list):
+            return asked, self._prepared(self._decoded(asked.images))
+        if asked.images.dtype == np.uint8 and asked.images.ndim > 2:
+            check_proportions(asked.images[0])
+        return asked, self._prepared(asked.images)
+
+    def _decoded(self, files: list[bytes]) -> list[Image]:
+        """The pixels the network will see: few, however large the photographs were."""
+        images, pixels = [], 0
+        for file in files:
+            image = decode(file)
+            pixels += image.shape[0] * image.shape[1]
+            check_pixels(pixels, self._limit)
+            check_proportions(image)
+            images.append(fit(image, self._pixels))
+        return images
+
+    def _prepared(self, images: list[Image] | NDArray[Any]) -> Floats:
+        return as_batch(images, self._pixels)
+
+    async def _predict(self, images: Floats, adapt: bool) -> Result:
+        try:
+            result = await self._service.predict(images, adapt)
+        except ZottaError as error:  # the images were fine: they have been checked
+            log.error("%s", error)
+            raise ServiceError(500, "the model could not answer: see the service's log") from None
+        if not np.isfinite(result.logits).all():
+            raise ServiceError(500, "the model answered with numbers that are not finite")
+        return result
+
+    def _answer(self, asked: protocol.InferRequest, result: Result) -> tuple[bytes, int | None]:
+        names = [self._service.label(index) for index in result.labels.tolist()]
+        about: dict[str, Any] = {"adapted": result.adapted}
+        if self._service.drift is not None:  # the protocol's parameters know no null
+            about["drift"] = self._service.drift
+        return protocol.respond(self._service.name, asked, result, names, about)
+
+    def _classes(self, result: Result, top: int) -> dict[str, Any]:
+        (probabilities,) = result.probabilities
+        best = np.argsort(-probabilities, kind="stable")[:top].tolist()
+        found = [
+            {
+                "label": self._service.label(index),
+                "index": index,
+                "probability": float(probabilities[index]),
+            }
+            for index in best
+        ]
+        return {
+            "model_name": self._service.name,
+            "label": found[0]["label"],
+            "probability": found[0]["probability"],
+            "top": found,
+            "adapted": result.adapted,
+            "drift": self._service.drift,
+        }
+
+
+def _number(text: str, name: str) -> int:
+    if not text.isascii() or not text.isdecimal() or not 0 < int(text[:9]) <= 10**6:
+        raise ServiceError(400, f"{name} must be a whole number from 1 up")
+    return int(text[:9])
+
+
+def _truth(text: str, name: str) -> bool:
+    if text not in ("true", "false"):
+        raise ServiceError(400, f"{name} must be true or false")
+    return text == "true"
+
+
+def _compressed(content: bytes, kind: str, headers: dict[str, str], accepted: str) -> Response:
+    """Fast compression, for clients that ask for it."""
+    if len(content) >= _COMPRESS_FROM:
+        if _accepts(accepted, "gzip"):
+            content, headers["Content-Encoding"] = gzip.compress(content, 1), "gzip"
+        elif _accepts(accepted, "deflate"):
+            content, headers["Content-Encoding"] = zlib.compress(content, 1), "deflate"
+    return Response(content, 200, headers | {"Vary": "Accept-Encoding"}, kind)
+
+
+def _accepts(accepted: str, coding: str) -> bool:
+    """Whether an Accept-Encoding names the coding, and not to decline it."""
+    entries = (entry.partition(";") for entry in accepted.lower().replace(" ", "").split(","))
+    weights = [weight for name, _, weight in entries if name == coding]
+    return bool(weights) and not re.fullmatch(r"q=0(\.0*)?", weights[0])

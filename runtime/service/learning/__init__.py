@@ -1,0 +1,1 @@
+"""From answered requests to updates, and their snapshots."""

@@ -1,0 +1,152 @@
+"""What was learned, on disk: one current state, and snapshots to come back to."""
+
+import logging
+import re
+import tempfile
+import time
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from zotta_edge.errors import ZottaError
+from zotta_edge.runtime.adaptive import AdaptiveModel
+from zotta_edge.runtime.service.http.errors import ServiceError
+from zotta_edge.runtime.state.file import claim
+
+log = logging.getLogger(__name__)
+
+KEPT = 20  # snapshots; one more removes the oldest
+_ID = re.compile(r"(\d{8}T\d{9}Z)-(\d{1,12})")  # when, and after how many steps
+_WHEN = "%Y%m%dT%H%M%S%f"
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    id: str
+    time: float  # seconds since 1970
+    steps: int
+    bytes: int
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Store:
+    """The folder of one model's states; without one, snapshots last as long as the process.
+
+    Methods that touch the model are for the writer's thread.
+    """
+
+    def __init__(self, folder: Path | None, name: str, save_every: int) -> None:
+        self._save_every, self._saved_steps = save_every, 0
+        self._stack = ExitStack()
+        self._current: Path | None = None
+        if folder is None:
+            folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="zotta-")))
+        else:
+            self._current = folder / f"{name}.state"
+            _make(folder)
+            self._stack.enter_context(claim(self._current))
+        self._snapshots = folder / f"{name}.snapshots"
+        _make(self._snapshots)
+
+    def close(self) -> None:
+        self._stack.close()
+
+    def resume(self, model: AdaptiveModel) -> None:
+        """Go on where the last process was; a state that cannot be used is put aside."""
+        if self._current is None or not self._current.exists():
+            return
+        try:
+            model.load_state(self._current)
+        except ZottaError as error:
+            aside = self._current.with_suffix(f".unusable-{time.time_ns() // 10**6}")
+            with suppress(OSError):
+                self._current.replace(aside)
+            log.warning("starting from the source, old state kept as %s: %s", aside.name, error)
+            return
+        self._saved_steps = _steps(model)
+        log.info("resumed after %d steps", self._saved_steps)
+
+    def save_if_due(self, model: AdaptiveModel) -> None:
+        if abs(_steps(model) - self._saved_steps) >= self._save_every:
+            self.save(model)
+
+    def save(self, model: AdaptiveModel) -> None:
+        """Save the current state; a full disk is no reason to stop answering."""
+        self._saved_steps = _steps(model)
+        if self._current is None:
+            return
+        try:
+            model.save_state(self._current)
+        except ZottaError as error:
+            log.error("%s", error)
+
+    def snapshots(self) -> list[Snapshot]:
+        """Newest first."""
+        found = [_snapshot(path) for path in self._snapshots.glob("*.state")]
+        return sorted((one for one in found if one), key=lambda one: one.id, reverse=True)
+
+    def take(self, model: AdaptiveModel) -> Snapshot:
+        now = datetime.now(UTC)
+        name = f"{now.strftime(_WHEN)[:-3]}Z-{_steps(model)}"
+        path = self._path(name)
+        try:
+            model.save_state(path)
+        except ZottaError as error:
+            log.error("%s", error)
+            raise ServiceError(
+                507, "the snapshot could not be written: see the service's log"
+            ) from None
+        # This one stays, even when the clock went back and it seems the oldest.
+        others = [one for one in self.snapshots() if one.id != name]
+        for old in others[KEPT - 1 :]:
+            self._path(old.id).unlink(missing_ok=True)
+        taken = _snapshot(path)
+        assert taken is not None
+        return taken
+
+    def restore(self, model: AdaptiveModel, name: str) -> None:
+        path = self._path(name)
+        if not path.is_file():
+            raise ServiceError(404, f"no snapshot is called {name}")
+        try:
+            model.load_state(path)
+        except ZottaError as error:
+            log.error("%s", error)
+            raise ServiceError(
+                409, f"snapshot {name} does not fit this model: see the log"
+            ) from None
+        self.save(model)
+
+    def _path(self, name: str) -> Path:
+        """The file of a snapshot; a name that is not of our making is never looked for."""
+        if not _ID.fullmatch(name):
+            raise ServiceError(404, "no such snapshot")
+        return self._snapshots / f"{name}.state"
+
+
+def _snapshot(path: Path) -> Snapshot | None:
+    name = _ID.fullmatch(path.stem)
+    if name is None:
+        return None
+    try:
+        when = datetime.strptime(name[1], f"{_WHEN}Z").replace(tzinfo=UTC)
+        return Snapshot(path.stem, when.timestamp(), int(name[2]), path.stat().st_size)
+    except (ValueError, FileNotFoundError):  # no such day, or removed a moment ago
+        return None
+
+
+def _steps(model: AdaptiveModel) -> int:
+    """How far the model has come; methods without steps count batches."""
+    status = model.status()
+    return int(status.get("steps", status["batches"]))
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ZottaError(f"cannot keep states in {folder}: {error.strerror or error}") from error

@@ -1,0 +1,166 @@
+"""What a person, or a dashboard, is told about the model: recent answers and what it learned."""
+
+import logging
+import math
+import time
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from zotta_edge.format import ModelInfo
+from zotta_edge.runtime.adaptive import Result
+from zotta_edge.runtime.service.learning.worker import Learned, Report
+from zotta_edge.runtime.service.observe.metrics import Metrics
+from zotta_edge.runtime.watch.statistics import entropies
+
+ANSWERS = 256  # images behind the recent classes and the entropy
+REQUESTS = 512  # behind the latencies
+POINTS = 300  # of the history
+EVENTS = 100
+RESETS = ("collapse", "returned")  # events of the guard that put the model back to the source
+_TOLD = tuple(  # loggers that explain events
+    f"zotta_edge.runtime.{name}" for name in ("watch.guard", "watch.gate", "methods.primed.method")
+)
+
+
+class Monitor:
+    """Sees every answer and every lesson; keeps a little of them. For the event loop alone."""
+
+    def __init__(self, info: ModelInfo, report: Report, metrics: Metrics) -> None:
+        self._info, self._metrics = info, metrics
+        self.report = report
+        self._labels: deque[int] = deque(maxlen=ANSWERS)
+        self._entropies: deque[float] = deque(maxlen=ANSWERS)
+        self._seconds: deque[float] = deque(maxlen=REQUESTS)
+        self._points: deque[dict[str, Any]] = deque(maxlen=POINTS)
+        self.events: deque[dict[str, Any]] = deque(maxlen=EVENTS)
+        self.last_reset: dict[str, Any] | None = None
+        self.images = self.lost = 0
+        metrics.state(report)
+
+    def name(self, index: int) -> str:
+        return label(self._info, index)
+
+    def answered(self, result: Result, seconds: float) -> None:
+        """A group of requests was answered, `seconds` after the first of them came."""
+        entropy = entropies(result.logits)
+        self.images += len(entropy)
+        self._labels.extend(result.labels.tolist())
+        self._entropies.extend(entropy.tolist())
+        status = self.report.status
+        point = {
+            "time": time.time(),
+            "drift": status.get("drift"),
+            "entropy": float(entropy.mean()),
+            "steps": status.get("steps", 0),
+            "latency": seconds,
+            "images": len(entropy),
+        }
+        self._points.append(finite(point))
+        self._metrics.answered(len(entropy), self.entropy)
+
+    def took(self, seconds: float) -> None:
+        """A request was answered in that time."""
+        self._seconds.append(seconds)
+        self._metrics.inference.observe(seconds)
+
+    def learned(self, learned: Learned) -> None:
+        before = self.report.status.get("guard", {})
+        self._metrics.learned(self.report, learned)
+        self.changed(learned.report)
+        for reason in RESETS:
+            if learned.report.status.get("guard", {}).get(reason, 0) > before.get(reason, 0):
+                self.was_reset(reason)
+
+    def changed(self, report: Report) -> None:
+        """Take the latest: two that come at the same time may come in any order."""
+        if report.moment >= self.report.moment:
+            self.report = report
+            self._metrics.state(report)
+
+    def was_reset(self, reason: str) -> None:
+        self.last_reset = {"time": time.time(), "reason": reason}
+        self._metrics.resets.labels(reason).inc()
+
+    def dropped(self, images: int) -> None:
+        self.lost += images
+        self._metrics.dropped.inc(images)
+
+    def note(self, event: str, reason: str) -> None:
+        self.events.append({"time": time.time(), "event": event, "reason": reason})
+
+    @property
+    def entropy(self) -> float | None:
+        return float(np.mean(self._entropies)) if self._entropies else None
+
+    def classes(self) -> list[dict[str, Any]]:
+        """The recent answers by class, most frequent first."""
+        counts = Counter(self._labels).most_common()
+        return [
+            {"label": self.name(index), "index": index, "count": count} for index, count in counts
+        ]
+
+    def latency(self) -> dict[str, float | None]:
+        """Seconds from a request's arrival to its answer."""
+        if not self._seconds:
+            return {"p50": None, "p99": None}
+        p50, p99 = np.percentile(self._seconds, [50, 99]).tolist()
+        return {"p50": p50, "p99": p99}
+
+    def layers(self) -> list[dict[str, Any]]:
+        """Every layer's distance from the source; one that is not adapted has none to go."""
+        chosen = self.report.status.get("layers", ())
+        return [
+            {
+                "index": index,
+                "name": layer.name,
+                "distance": self.report.distances.get(index, 0.0),
+                "chosen": index in chosen,
+            }
+            for index, layer in enumerate(self._info.layers)
+        ]
+
+    def history(self) -> list[dict[str, Any]]:
+        return list(self._points)
+
+
+class Listener(logging.Handler):
+    """Takes the reasons that the guard and the gate give in the log, of one model's writer."""
+
+    def __init__(self, monitor: Monitor, thread: int | None) -> None:
+        super().__init__(logging.INFO)
+        self._monitor, self._thread = monitor, thread
+        for name in _TOLD:
+            logger = logging.getLogger(name)
+            logger.addHandler(self)
+            if logger.getEffectiveLevel() > logging.INFO:
+                logger.setLevel(logging.INFO)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.thread == self._thread:
+            event, _, reason = record.getMessage().partition(": ")
+            self._monitor.note(event, reason)
+
+    def close(self) -> None:
+        for name in _TOLD:
+            logging.getLogger(name).removeHandler(self)
+        super().close()
+
+
+def label(info: ModelInfo, index: int) -> str:
+    return info.labels[index] if info.labels else str(index)
+
+
+def finite(value: Any) -> Any:
+    """The same with None for what JSON cannot say: NaN and infinities."""
+    if isinstance(value, Mapping):
+        return {str(key): finite(entry) for key, entry in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [finite(entry) for entry in value]
+    if isinstance(value, np.generic):
+        return finite(value.item())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

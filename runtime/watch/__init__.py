@@ -1,0 +1,1 @@
+"""What the stream shows: statistics, drift, when to adapt, when to stop."""

@@ -1,0 +1,118 @@
+"""How far the stream has moved away from the source, from features every pass computes anyway."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zotta_edge.format import Floats
+from zotta_edge.runtime.watch.statistics import Doubles, Source, floored
+
+_ENOUGH = 8  # samples before one odd image can no longer pass for a drift
+
+
+class RunningMean:
+    """The mean of about the last `window` samples, whatever the size of the batches.
+
+    A plain mean until the window is full, then an exponential one: a batch of `window` or more
+    replaces it, a batch of one moves it by 1 / window.
+    """
+
+    def __init__(self, window: int, channels: int) -> None:
+        self.window = window
+        self.mean: Doubles = np.zeros(channels)
+        self.samples = 0  # seen, at most `window`
+        self.variance = 0.0  # of the mean, in units of one sample's variance
+
+    def add(self, features: Floats) -> None:
+        batch = len(features)
+        self.samples = min(self.samples + batch, self.window)
+        share = min(batch / self.samples, 1.0)
+        self.mean = self.mean + share * (features.mean(axis=0, dtype=np.float64) - self.mean)
+        self.variance = (1 - share) ** 2 * self.variance + share**2 / batch
+
+    def reset(self) -> None:
+        self.mean, self.samples, self.variance = np.zeros_like(self.mean), 0, 0.0
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        return {"mean": self.mean, "numbers": np.array([self.samples, self.variance])}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        self.mean = state["mean"]
+        self.samples, self.variance = int(state["numbers"][0]), float(state["numbers"][1])
+
+
+class Drift:
+    """Mean features of the stream against the source's, less what sampling noise explains.
+
+    Only layers that theta cannot reach are watched (those before the first chosen one), so that
+    the score speaks of the stream alone, not of what adaptation made of it. When there is none,
+    all layers are.
+    """
+
+    def __init__(self, source: Source, chosen: tuple[int, ...], window: int) -> None:
+        self.untouched_layers = min(chosen)
+        watched = source.ends[self.untouched_layers - 1]  # [-1]: all
+        self._source_mean, std = source.mean[:watched], source.std[:watched]
+        self._std = floored(std)
+        self._source_noise = 1 / source.samples
+        self._window = window
+        self.reset()
+
+    def reset(self) -> None:
+        self._now = RunningMean(self._window, len(self._source_mean))
+        self._reference, self._reference_noise = self._source_mean, self._source_noise
+
+    def observe(self, features: Sequence[Floats]) -> None:
+        """Take in a batch's pooled features, [batch, channel] of each watched layer."""
+        self._now.add(np.concatenate(features, axis=1))
+
+    @property
+    def score(self) -> float:
+        """Distance from the source in its own standard deviations, noise taken out."""
+        noise = self._now.variance + self._source_noise
+        distance = self._distance(self._source_mean) if self._now.samples else 0.0
+        return float(np.sqrt(max(distance - noise, 0)))
+
+    @property
+    def significance(self) -> float:
+        """Squared distance from the source over what noise alone would give: 1 without drift."""
+        return self._significance(self._source_mean, self._source_noise)
+
+    @property
+    def change(self) -> float:
+        """The same against the stream as it was when `remember` was called."""
+        return self._significance(self._reference, self._reference_noise)
+
+    def remember(self) -> None:
+        """From now on `change` compares with the stream as it is."""
+        self._reference, self._reference_noise = self._now.mean, self._now.variance
+
+    def begin(self, features: Sequence[Floats]) -> None:
+        """Another stream begins with this batch: forget the one before, and remember this."""
+        self._now.reset()
+        self.observe(features)
+        self.remember()
+
+    def _significance(self, mean: Doubles, noise: float) -> float:
+        if self._now.samples < _ENOUGH:
+            return 0.0
+        return self._distance(mean) / (self._now.variance + noise)
+
+    def _distance(self, mean: Doubles) -> float:
+        """Each channel in units of its own spread: a few loud ones would hide the others."""
+        return float(np.square((self._now.mean - mean) / self._std).mean())
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        now = self._now
+        return {
+            "mean": now.mean,
+            "reference": self._reference,
+            "numbers": np.array([now.samples, now.variance, self._reference_noise]),
+        }
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        samples, self._now.variance, self._reference_noise = state["numbers"].tolist()
+        self._now.samples, self._now.mean = int(samples), state["mean"]
+        self._reference = state["reference"]

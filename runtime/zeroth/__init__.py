@@ -1,0 +1,1 @@
+"""Zeroth-order optimisation: parameters, estimator, objective, optimiser."""

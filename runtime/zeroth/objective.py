@@ -1,0 +1,70 @@
+"""What adaptation makes small: Eq. 5, entropy plus Spatial Feature Aggregation Alignment."""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+
+from zotta_edge.format import Floats
+from zotta_edge.runtime.engine.engine import Outputs
+from zotta_edge.runtime.watch.statistics import Doubles, Queue, Source, moments
+
+
+class Objective(Protocol):
+    def __call__(self, outputs: Outputs) -> float:
+        """The loss of one pass over a batch."""
+        ...
+
+
+class SampleObjective(Objective, Protocol):
+    def differences(self, plus: Outputs, minus: Outputs) -> Doubles:
+        """What each sample's change from one pass to another does to the loss, [batch]."""
+        ...
+
+
+@dataclass(frozen=True)
+class EntropyAndAlignment:
+    """Eq. 5: L = lambda1 sum_x H(x) + lambda2 sum_l |mu_l - mu_l^S|^2 + |sigma_l - sigma_l^S|^2.
+
+    With `reduction` "mean" the sum over the batch is a mean, so that one learning rate serves all
+    batch sizes.
+    """
+
+    source: Source
+    entropy_weight: float  # lambda1
+    alignment_weight: float  # lambda2
+    reduction: Literal["mean", "sum"]
+    queue: Queue
+
+    def __call__(self, outputs: Outputs) -> float:
+        features, entropy = self.queue.beside(outputs)  # [n, D], [n]
+        reduced = entropy.mean() if self.reduction == "mean" else entropy.sum()
+        mean, std = moments(features)
+        aligned = np.square(mean - self.source.mean).sum()
+        if len(features) > 1:  # one sample has no spread: its sigma of 0 says nothing
+            aligned += np.square(std - self.source.std).sum()
+        return float(self.entropy_weight * reduced + self.alignment_weight * aligned)
+
+    def differences(self, plus: Outputs, minus: Outputs) -> Doubles:
+        """f_i = <dL/dv_i, v_i+ - v_i-> + lambda1 (H_i+ - H_i-) / n, [batch].
+
+        dL/dv is taken midway: perturbations that differ between the samples widen sigma on either
+        side, in between they cancel.
+        """
+        above, entropy_above = self.queue.beside(plus)
+        below, entropy_below = self.queue.beside(minus)
+        gradient = self.feature_gradient((above + below) * np.float32(0.5))
+        weight = self.entropy_weight / (len(above) if self.reduction == "mean" else 1)
+        difference: Doubles = np.einsum("id,id->i", gradient, above - below)
+        difference += weight * (entropy_above - entropy_below)
+        return difference[-len(plus.logits) :]  # those of the queue are zero, and come first
+
+    def feature_gradient(self, features: Floats) -> Doubles:
+        """dL/dv_i = 2 lambda2 ((mu - mu^S) + (sigma - sigma^S) (v_i - mu) / sigma) / n, [n, D]."""
+        mean, std = moments(features)
+        gradient = np.broadcast_to(mean - self.source.mean, features.shape)
+        if len(features) > 1:
+            # A channel that all samples agree on has no spread to follow.
+            slope = np.divide(std - self.source.std, std, out=np.zeros_like(std), where=std > 0)
+            gradient = gradient + slope * (features - mean)
+        return (2 * self.alignment_weight / len(features)) * gradient

@@ -1,0 +1,1 @@
+"""Labelled images and the streams made of them."""

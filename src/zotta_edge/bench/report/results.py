@@ -1,0 +1,272 @@
+"""The files a run leaves behind, read back: one outcome a condition, summaries of many."""
+
+import csv
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zotta_edge.bench.report.gain import Curve, half_gain
+from zotta_edge.bench.run.trial import LETTERS
+from zotta_edge.bench.run.variants import FP32, PLAIN, PLAIN_FP32
+from zotta_edge.errors import ZottaError
+from zotta_edge.files import replacing
+
+Flags = NDArray[np.int8]
+
+
+class Protocol(NamedTuple):
+    """Results under one protocol may be compared with each other."""
+
+    model: str
+    scenario: str
+    severity: int
+    batch_size: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.model}, {self.scenario}, severity {self.severity}, batch {self.batch_size}"
+            if self.scenario != "clean"
+            else f"{self.model}, clean, batch {self.batch_size}"
+        )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One finished condition."""
+
+    found: Mapping[str, Any]
+
+    @property
+    def condition(self) -> Mapping[str, Any]:
+        own: Mapping[str, Any] = self.found["condition"]
+        return own
+
+    @property
+    def protocol(self) -> Protocol:
+        return Protocol(*(self.condition[name] for name in Protocol._fields))
+
+    @property
+    def variant(self) -> str:
+        return str(self.condition["variant"])
+
+    @property
+    def method(self) -> str:
+        return str(self.condition["method"])
+
+    @property
+    def stream(self) -> tuple[str, int]:
+        """What the methods are compared on."""
+        return self.condition["stream"], self.condition["seed"]
+
+    @cached_property
+    def correct(self) -> Flags:
+        return np.frombuffer(self.found["correct"].encode(), np.uint8).astype(np.int8) - ord("0")
+
+    def accuracies(self) -> dict[str, float]:
+        """In percent, by corruption."""
+        letters = np.array(list(self.found["domain"]))
+        names = self.condition["corruptions"]
+        return {
+            name: 100 * float(self.correct[letters == letter].mean())
+            for name, letter in zip(names, LETTERS, strict=False)
+        }
+
+
+def read_outcomes(files: Iterable[Path]) -> list[Outcome]:
+    return [Outcome(_read(file)) for file in files]
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        content: dict[str, Any] = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise ZottaError(f"{file} is damaged: delete it and run again ({error})") from error
+    return content
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One method under one protocol, over all streams and seeds."""
+
+    protocol: Protocol
+    variant: str
+    outcomes: tuple[Outcome, ...]
+    plain: tuple[Outcome, ...]  # of plain inference on the same streams
+
+    @property
+    def is_plain(self) -> bool:
+        return self.outcomes[0].method in (PLAIN, PLAIN_FP32)
+
+    @cached_property
+    def by_seed(self) -> dict[int, dict[str, float]]:
+        return _by_seed(self.outcomes)
+
+    @property
+    def corruptions(self) -> list[str]:
+        return list(dict.fromkeys(name for own in self.by_seed.values() for name in own))
+
+    def accuracy(self, corruption: str) -> list[float]:
+        """One value a seed."""
+        return [own[corruption] for own in self.by_seed.values() if corruption in own]
+
+    @property
+    def mean(self) -> list[float]:
+        return [float(np.mean(list(own.values()))) for own in self.by_seed.values()]
+
+    @property
+    def worst(self) -> list[float]:
+        return [min(own.values()) for own in self.by_seed.values()]
+
+    @cached_property
+    def gains(self) -> dict[str, float]:
+        """Points above plain inference on the same images, by corruption, mean over seeds."""
+        plain = _by_seed(self.plain)
+        seeds = [seed for seed in self.by_seed if seed in plain]
+        return {
+            name: float(np.mean([self.by_seed[s][name] - plain[s][name] for s in seeds]))
+            for name in self.corruptions
+            if all(name in plain[s] and name in self.by_seed[s] for s in seeds) and seeds
+        }
+
+    @property
+    def gain(self) -> list[float]:
+        """Of the mean; one value a seed."""
+        plain = _by_seed(self.plain)
+        return [
+            float(np.mean([own[name] - plain[seed][name] for name in own]))
+            for seed, own in self.by_seed.items()
+            if own.keys() <= plain.get(seed, {}).keys()
+        ]
+
+    @property
+    def passes(self) -> float:
+        return float(np.mean([one.found["passes"] for one in self.outcomes]))
+
+    @property
+    def time_ratio(self) -> float | None:
+        return _median(one.found["time_ratio"] for one in self.outcomes)
+
+    @property
+    def memory_ratio(self) -> float | None:
+        own = _median(one.found["peak"] for one in self.outcomes)
+        plain = _median(one.found["peak"] for one in self.plain)
+        return own / plain if own and plain else None
+
+    @cached_property
+    def half_gain(self) -> int | None:
+        return half_gain(self.differences())
+
+    def differences(self) -> list[Curve]:
+        """For each stream: +1 where the method alone was right, -1 where plain inference alone."""
+        plain = {one.stream: one.correct for one in self.plain}
+        pairs = [(one.correct, plain[one.stream]) for one in self.outcomes if one.stream in plain]
+        return [own.astype(float) - other for own, other in pairs]
+
+    def row(self) -> dict[str, Any]:
+        """For machines."""
+        return {
+            **self.protocol._asdict(),
+            "variant": self.variant,
+            "seeds": list(self.by_seed),
+            "images": sum(one.found["images"] for one in self.outcomes),
+            "accuracy": {name: self.accuracy(name) for name in self.corruptions},
+            "mean": self.mean,
+            "worst": self.worst,
+            "gain": self.gain,
+            "gains": self.gains,
+            "passes": self.passes,
+            "time_ratio": self.time_ratio,
+            "memory_ratio": self.memory_ratio,
+            "half_gain": self.half_gain,
+        }
+
+
+def summarize(outcomes: Sequence[Outcome]) -> dict[Protocol, list[Summary]]:
+    """By protocol; methods in the order in which they were asked for."""
+    groups: dict[Protocol, dict[str, list[Outcome]]] = {}
+    for one in outcomes:
+        groups.setdefault(one.protocol, {}).setdefault(one.variant, []).append(one)
+    return {
+        protocol: [
+            Summary(protocol, name, tuple(own), _plain(own[0], variants.values()))
+            for name, own in variants.items()
+        ]
+        for protocol, variants in groups.items()
+    }
+
+
+def _plain(one: Outcome, variants: Iterable[Sequence[Outcome]]) -> tuple[Outcome, ...]:
+    """What it is compared with: plain inference of the same file, or of the torch module."""
+    wanted = PLAIN_FP32 if one.method.startswith(FP32) else PLAIN
+    return next((tuple(own) for own in variants if own[0].method == wanted), ())
+
+
+def _by_seed(outcomes: Iterable[Outcome]) -> dict[int, dict[str, float]]:
+    seeds: dict[int, dict[str, float]] = {}
+    for one in outcomes:
+        seeds.setdefault(one.condition["seed"], {}).update(one.accuracies())
+    return seeds
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(median(known)) if known else None
+
+
+COLUMNS = (
+    "model", "precision", "variant", "method", "scenario", "stream", "corruption", "severity",
+    "batch_size", "seed", "images", "accuracy", "accuracy_none", "gain", "passes", "time_ratio",
+    "peak_bytes", "fingerprint", "cpu", "versions", "command",
+)  # fmt: skip
+
+
+def write_csv(path: Path, summaries: Mapping[Protocol, Sequence[Summary]]) -> None:
+    """One line for each method, stream, corruption and seed, with all that it depends on."""
+    with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, COLUMNS)
+        writer.writeheader()
+        for summary in (one for own in summaries.values() for one in own):
+            plain = {one.stream: one.accuracies() for one in summary.plain}
+            for outcome in summary.outcomes:
+                writer.writerows(_lines(outcome, plain.get(outcome.stream, {})))
+
+
+def _lines(outcome: Outcome, plain: Mapping[str, float]) -> Iterable[dict[str, Any]]:
+    found, condition = outcome.found, outcome.condition
+    shared = {name: condition[name] for name in COLUMNS if name in condition} | {
+        "precision": found["model"]["precision"],
+        "passes": round(found["passes"], 4),
+        "time_ratio": found["time_ratio"],
+        "peak_bytes": found["peak"],
+        "cpu": found["cpu"],
+        "versions": " ".join(f"{name}={value}" for name, value in found["versions"].items()),
+        "command": found["command"],
+    }
+    for letter, (corruption, accuracy) in zip(LETTERS, outcome.accuracies().items(), strict=False):
+        without = plain.get(corruption)
+        yield shared | {
+            "corruption": corruption,
+            "images": found["domain"].count(letter),
+            "accuracy": round(accuracy, 4),
+            "accuracy_none": None if without is None else round(without, 4),
+            "gain": None if without is None else round(accuracy - without, 4),
+        }
+
+
+def write_json(
+    path: Path, summaries: Mapping[Protocol, Sequence[Summary]], about: Mapping[str, Any]
+) -> None:
+    """Summaries and every condition behind them."""
+    content = dict(about) | {
+        "summaries": [one.row() for own in summaries.values() for one in own],
+        "conditions": [o.found for own in summaries.values() for one in own for o in one.outcomes],
+    }
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(content, indent=1) + "\n")

@@ -1,0 +1,135 @@
+"""Runs the conditions: several at a time, each in a process of its own, each finished only once."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from zotta_edge.bench.data.scratch import Scratch, domains_of
+from zotta_edge.bench.run.conditions import Condition
+from zotta_edge.bench.run.subjects import Spec
+from zotta_edge.bench.run.trial import LETTERS, Task
+from zotta_edge.errors import ZottaError
+
+CONDITIONS = "conditions"
+SCRATCH = "scratch"
+
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+@dataclass
+class Runner:
+    """Where results go, and how many conditions run at a time."""
+
+    output: Path
+    conditions: Path  # folder of results, one file each
+    jobs: int
+    threads: int  # of each job
+    spec: Callable[[Condition], Spec]  # how to open what a condition measures
+    record: Mapping[str, Any]  # goes into every result
+    _running: set["subprocess.Popen[str]"] = field(default_factory=set)
+    _stopped: threading.Event = field(default_factory=threading.Event)
+
+    def result(self, condition: Condition) -> Path:
+        return self.conditions / condition.file
+
+    def todo(self, conditions: Sequence[Condition]) -> list[Condition]:
+        return [one for one in conditions if not self.result(one).exists()]
+
+    def run(
+        self, conditions: Sequence[Condition], report: Callable[[Condition, str | None], None]
+    ) -> list[str]:
+        """Run what is left to do; `report` hears of each condition, and of its error if any."""
+        left = self.todo(conditions)
+        scratch = Scratch(self.output / SCRATCH, self.threads, self._stopped)
+        scratch.expect(left)
+        errors: list[str] = []
+        with ThreadPoolExecutor(self.jobs) as pool:
+            try:
+                futures = {pool.submit(self._one, one, scratch): one for one in left}
+                for future in as_completed(futures):
+                    error = future.result()
+                    report(futures[future], error)
+                    errors += [f"{futures[future].title}: {error}"] if error else []
+            except BaseException:
+                self._stop(pool)
+                raise
+        return errors
+
+    def _one(self, condition: Condition, scratch: Scratch) -> str | None:
+        """Measure a condition; the error where that was not possible."""
+        if self._stopped.is_set():
+            return "interrupted"
+        arrays = [str(scratch.get(domain)) for domain in domains_of(condition)]
+        try:
+            return self._measure(self._task(condition, arrays))
+        finally:
+            scratch.release(condition)
+
+    def _measure(self, task: Task) -> str | None:
+        command = [sys.executable, "-m", "zotta_edge.bench.run.trial"]
+        own = os.environ | dict.fromkeys(_THREAD_VARIABLES, str(self.threads))
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=own,
+        )
+        self._running.add(process)
+        try:
+            _, errors = process.communicate(json.dumps(asdict(task)))
+        finally:
+            self._running.discard(process)
+        if process.returncode == 0:
+            return None
+        name = task.record["model"]["file"]
+        lines = errors.replace(task.subject.model, name).strip().splitlines()
+        return lines[-1] if lines else f"the process ended with {process.returncode}"
+
+    def _stop(self, pool: ThreadPoolExecutor) -> None:
+        self._stopped.set()
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in list(self._running):
+            process.terminate()
+
+    def _task(self, condition: Condition, arrays: Sequence[str]) -> Task:
+        stream = condition.stream
+        draws = [condition.draw.labels(name, condition.severity) for name in stream.domains]
+        labels = [
+            int(draws[domain][row]) for domain, row in zip(stream.domain, stream.row, strict=True)
+        ]
+        return Task(
+            subject=self.spec(condition),
+            pixels=condition.model.info.preprocessing,
+            arrays=arrays,
+            domain="".join(LETTERS[index] for index in stream.domain),
+            rows=stream.row.tolist(),
+            labels=labels,
+            batches=[(part.start, part.stop) for part in stream.batches(condition.batch)],
+            among=condition.draw.data.among,
+            parent=os.getpid(),
+            output=str(self.result(condition)),
+            record={
+                "condition": condition.identity,
+                "model": condition.model.describe(),
+                **self.record,
+            },
+        )
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse, before minutes of work, a folder that results cannot be written to."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ZottaError(f"cannot write to {folder}: {error.strerror or error}") from error
+    if not os.access(folder, os.W_OK):
+        raise ZottaError(f"cannot write to {folder}: no permission")

@@ -1,0 +1,270 @@
+"""What every way to adapt must keep to, whatever it does in between."""
+
+import gc
+import inspect
+import json
+import shutil
+import tracemalloc
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+
+from zotta_edge import AdaptiveModel, Settings, ZottaError
+from zotta_edge.__main__ import main
+from zotta_edge.export.pipeline import ExportOptions, export_model
+from zotta_edge.format import ModelInfo
+from zotta_edge.models import embedded
+from zotta_edge.runtime.engine.session import read_info
+from zotta_edge.runtime.io.preprocessing import as_batch
+from zotta_edge.runtime.io.sources import Sample
+from zotta_edge.runtime.job import adapt_stream
+from zotta_edge.runtime.methods import METHODS, find
+from zotta_edge.runtime.methods.foa.method import Foa
+
+Floats = NDArray[np.float32]
+SIZES = (8, 1, 5, 8, 3, 1)  # of the batches of a stream
+STATELESS = ("none", "lame", "bn_adapt")
+# BatchNorm's statistics are of no use to models without it.
+CASES = [
+    (method, model)
+    for method in METHODS
+    for model in (("batch-norm",) if method == "bn_adapt" else ("vit", "resnet"))
+]
+cases = pytest.mark.parametrize(("method", "model"), CASES)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_population() -> Iterator[None]:
+    """FOA's 28 passes a batch would be most of the time, and change nothing that is tested."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Foa, "candidates", 5)
+        yield
+
+
+@pytest.fixture(scope="module")
+def models(
+    tmp_path_factory: pytest.TempPathFactory, residual_net: onnx.ModelProto
+) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("models")
+    source = folder / "source.onnx"
+    onnx.save(residual_net, source)
+    options = ExportOptions(precision="int8", mean=(0.5,), std=(0.5,))
+    export_model(str(source), folder / "batch-norm.onnx", options)
+    shutil.copy(embedded.MODEL, folder / "vit.onnx")
+    shutil.copy(embedded.RESNET, folder / "resnet.onnx")
+    return {name: folder / f"{name}.onnx" for name in ("vit", "resnet", "batch-norm")}
+
+
+@pytest.fixture(scope="module")
+def digits() -> NDArray[np.uint8]:
+    """64 digits in fog."""
+    source = embedded.corrupted_stream()
+    images = [sample.image for sample in source][:64]
+    return np.stack(images)
+
+
+@pytest.fixture
+def case(method: str, model: str, models: dict[str, Path], digits: NDArray[np.uint8]) -> "Case":
+    if method == "foa":
+        pytest.importorskip("cma")
+    return Case(method, models[model], digits)
+
+
+class Case:
+    def __init__(self, method: str, path: Path, digits: NDArray[np.uint8]) -> None:
+        self.method, self.path = method, path
+        pixels = _info(path).preprocessing
+        noise = np.random.default_rng(0).integers(0, 256, (64, pixels.height, pixels.width, 3))
+        self.pixels = list(digits if pixels.channels == 1 else noise.astype(np.uint8))
+        self.images = as_batch(self.pixels, pixels)
+
+    def load(self) -> AdaptiveModel:
+        settings = Settings(always=True, pairs=1, learning_rate=1e-3)
+        return AdaptiveModel.load(self.path, settings, self.method, threads=1)
+
+    def batches(self) -> list[Floats]:
+        return np.split(self.images[: sum(SIZES)], np.cumsum(SIZES)[:-1])
+
+    def run(self, model: AdaptiveModel) -> list[Floats]:
+        return [model.predict(batch).logits for batch in self.batches()]
+
+
+@cache
+def _info(path: Path) -> ModelInfo:
+    return read_info(path)
+
+
+def assert_same(ones: list[Floats], others: list[Floats]) -> None:
+    """Bit for bit."""
+    for one, other in zip(ones, others, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def snapshot(model: AdaptiveModel) -> dict[str, NDArray[Any]]:
+    return {name: array.copy() for name, array in model._method.state().items()}
+
+
+@cases
+def test_the_same_stream_gives_the_same_answers(case: Case) -> None:
+    assert_same(case.run(case.load()), case.run(case.load()))
+
+
+@cases
+def test_answers_are_finite_and_whole(case: Case) -> None:
+    """Batches of one among others; probabilities that add up."""
+    model = case.load()
+    for batch in case.batches():
+        result = model.predict(batch)
+        assert result.logits.shape == (len(batch), model.info.classes)
+        assert result.logits.dtype == np.float32
+        assert np.isfinite(result.logits).all()
+        np.testing.assert_allclose(result.probabilities.sum(axis=1), 1, rtol=1e-5)
+    assert model.passes >= 0.999 * sum(SIZES)
+
+
+@cases
+def test_a_stream_of_single_images(case: Case) -> None:
+    model = case.load()
+    for image in case.images[:8]:
+        assert np.isfinite(model.predict(image[None]).logits).all()
+
+
+@cases
+def test_reset_is_as_new(case: Case) -> None:
+    model = case.load()
+    first = case.run(model)
+    model.reset()
+    assert_same(first, case.run(model))
+
+
+@cases
+def test_a_saved_state_goes_on_bit_for_bit(case: Case, tmp_path: Path) -> None:
+    model = case.load()
+    case.run(model)
+    model.save_state(tmp_path / "state")
+    expected = case.run(model)
+    other = case.load()
+    other.load_state(tmp_path / "state")
+    assert_same(expected, case.run(other))
+    for name, array in snapshot(model).items():
+        np.testing.assert_array_equal(array, snapshot(other)[name], err_msg=name)
+    status, others = model.status(), other.status()
+    assert status | {"passes": 0} == others | {"passes": 0}
+
+
+@cases
+def test_a_stream_leaves_its_mark(case: Case) -> None:
+    """Otherwise the tests of reset and state would show nothing."""
+    model = case.load()
+    first = case.run(model)
+    again = case.run(model)
+    same = all(np.array_equal(one, other) for one, other in zip(first, again, strict=True))
+    assert same == (case.method in STATELESS)
+    assert (snapshot(model) == {}) == (case.method in STATELESS)
+
+
+@cases
+def test_reading_changes_nothing(case: Case) -> None:
+    model, undisturbed = case.load(), case.load()
+    for batch in case.batches():
+        before = snapshot(model)
+        one, other = (model.predict(case.images[:5], adapt=False) for _ in range(2))
+        assert not one.adapted
+        np.testing.assert_array_equal(one.logits, other.logits)
+        assert np.isfinite(one.logits).all()
+        for name, array in snapshot(model).items():
+            np.testing.assert_array_equal(array, before[name], err_msg=name)
+        np.testing.assert_array_equal(
+            model.predict(batch).logits, undisturbed.predict(batch).logits
+        )
+
+
+@pytest.mark.parametrize(("method", "model"), [case for case in CASES if case[1] != "vit"])
+def test_memory_is_bounded(case: Case) -> None:
+    """210 batches: a state of the same shape throughout, and nothing else that grows."""
+    model = case.load()
+
+    def stream(count: int) -> int:
+        for index in range(count):
+            model.predict(case.images[index % 64 : index % 64 + 1])
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    shapes = {name: (array.shape, array.dtype) for name, array in snapshot(model).items()}
+    stream(170)
+    tracemalloc.start()
+    try:
+        stream(20)  # what is kept and replaced in turns is seen only once it is replaced
+        early, late = stream(10), stream(10)
+    finally:
+        tracemalloc.stop()
+    assert late - early < 8_000
+    assert shapes == {name: (array.shape, array.dtype) for name, array in snapshot(model).items()}
+
+
+@cases
+def test_labels_are_for_scoring_only(case: Case) -> None:
+    assert list(inspect.signature(find(case.method).predict).parameters) == ["self", "images"]
+
+    def answers(labels: dict[str, int] | None) -> list[Floats]:
+        found: list[Floats] = []
+        samples = [Sample(str(index), image) for index, image in enumerate(case.pixels[:32])]
+        adapt_stream(
+            case.load(),
+            [samples[:16], samples[16:]],
+            labels=labels,
+            write=lambda names, probabilities, adapted: found.append(probabilities),
+        )
+        return found
+
+    assert_same(answers(None), answers({str(index): index % 3 for index in range(32)}))
+
+
+@cases
+def test_status_is_for_reports(case: Case) -> None:
+    model = case.load()
+    for _ in range(2):
+        status = model.status()
+        assert json.loads(json.dumps(status, allow_nan=False)) == status
+        case.run(model)
+
+
+@cases
+def test_bad_batches_leave_no_trace(case: Case) -> None:
+    model = case.load()
+    with pytest.raises(ZottaError):
+        model.predict(np.full_like(case.images[:2], np.nan))
+    with pytest.raises(ZottaError):
+        model.predict(case.images[:2, :, 1:])
+    assert_same(case.run(model), case.run(case.load()))
+
+
+def test_help_names_every_method(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["adapt", "--help"])
+    text = capsys.readouterr().out.replace(",", " ").split()
+    assert set(METHODS) <= set(text)
+
+
+@pytest.mark.parametrize("method", ["t3a", "zoa"])
+def test_from_the_command_line(
+    method: str, models: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = tmp_path / "report.json"
+    flags = ["--limit", "64", "--threads", "1", "--report", str(report)]
+    stream = ["--model", str(models["vit"]), "--data", str(embedded.STREAM)]
+    assert main(["adapt", *stream, "--method", method, *flags]) == 0
+    found = json.loads(report.read_text())
+    assert found["images"] == 64
+    assert found["accuracy"]["adapted"] > 0.8
+
+
+def test_an_unknown_method_is_refused_by_name(models: dict[str, Path]) -> None:
+    with pytest.raises(ZottaError, match="is called tent: there are none, primed, zotta"):
+        AdaptiveModel.load(models["vit"], method="tent")

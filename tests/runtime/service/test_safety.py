@@ -1,0 +1,248 @@
+"""Who may do what, and how much of it."""
+
+import asyncio
+import gzip
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+import zlib
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import served
+from served import ADAPTATION, CLASSIFY, INFER, Client, Server
+
+from zotta_edge.errors import ZottaError
+from zotta_edge.runtime.service.config import Config
+from zotta_edge.runtime.service.http.access import Access
+from zotta_edge.runtime.service.http.errors import ServiceError
+from zotta_edge.runtime.service.http.limits import read_body
+
+TOKEN = "0123456789abcdef"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with served.serving("--max-body", "2", "--max-requests", "2") as server:
+        yield server
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.7", "pi.local"])
+def test_other_addresses_need_a_token(host: str) -> None:
+    with pytest.raises(ZottaError, match="without a token"):
+        Config(host=host).read_token()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])
+def test_loopback_needs_none(host: str) -> None:
+    assert Config(host=host).read_token() is None
+
+
+def test_command_line_refuses_in_one_line() -> None:
+    command = [sys.executable, "-m", "zotta_edge", "serve", "--host", "0.0.0.0"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "--token-file" in done.stderr
+
+
+@pytest.mark.parametrize("content", ["", "short", "two words here", "schlüssel-schlüssel", "a\0b"])
+def test_bad_tokens(tmp_path: Path, content: str) -> None:
+    (tmp_path / "token").write_text(content)
+    with pytest.raises(ZottaError, match="one word of 8"):
+        Config(token_file=tmp_path / "token").read_token()
+    with pytest.raises(ZottaError, match="cannot read the token"):
+        Config(token_file=tmp_path / "missing").read_token()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"])  # the latter behind a TLS proxy
+def test_token_guards_what_changes_the_model(tmp_path: Path, host: str) -> None:
+    (tmp_path / "token").write_text(f"{TOKEN}\n")
+    with served.serving("--token-file", tmp_path / "token", "--host", host) as server:
+        paths = [f"{ADAPTATION}/{name}" for name in ("reset", "pause", "resume", "snapshots")]
+        for path in (*paths, f"{ADAPTATION}/snapshots/x/restore", INFER, CLASSIFY):
+            for headers in (
+                {},
+                {"Authorization": TOKEN},
+                {"Authorization": f"Basic {TOKEN}"},
+                {"Authorization": f"Bearer {TOKEN}x"},
+                {"Authorization": "Bearer "},
+                {"Authorization": "Bearer ü"},
+            ):
+                reply = server.request("POST", path, b"", headers)
+                assert reply.status == 401, (path, headers)
+                assert reply.headers["www-authenticate"] == "Bearer"
+        assert server.get(ADAPTATION)["resets"] == 0
+        allowed = {"Authorization": f"Bearer {TOKEN}", "Host": "pi.local:8080"}
+        for path in paths:
+            assert server.request("POST", path, b"", allowed).status in (200, 201)
+        assert server.request("GET", "/metrics", headers={"Host": "pi.local"}).status == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://127.0.0.1:1"},
+        {"Origin": "http://["},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Host": "evil.example", "Origin": "http://evil.example"},
+        {"Host": "127.0.0.1.evil.example"},
+        {"Host": "[::1"},
+        {"Host": ""},
+    ],
+)
+def test_other_web_pages_are_refused(server: Server, headers: dict[str, str]) -> None:
+    before = server.get(ADAPTATION)["resets"]
+    reply = server.request("POST", f"{ADAPTATION}/reset", b"", headers)
+    assert reply.status == 403
+    assert server.get(ADAPTATION)["resets"] == before
+
+
+def test_our_own_page_is_not(server: Server) -> None:
+    for host in (f"127.0.0.1:{server.port}", f"localhost:{server.port}", "[::1]:80"):
+        headers = {"Host": host, "Origin": f"http://{host}", "Sec-Fetch-Site": "same-origin"}
+        assert server.request("POST", f"{ADAPTATION}/reset", b"", headers).status == 200
+
+
+def test_rebound_names_cannot_read_either() -> None:
+    with pytest.raises(ServiceError, match="localhost only"):
+        Access(None, only_local=True).check("GET", {"host": "evil.example"})
+    Access(None, only_local=False).check("GET", {"host": "pi.local"})
+    for host in ("127.0.0.2:8080", "[::1]", "LOCALHOST"):
+        Access(None, only_local=True).check("GET", {"host": host})
+    Access(None, only_local=True).check("GET", {})  # HTTP/1.0, as health checks still speak it
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+def test_decompression_bombs_stop_at_the_limit(server: Server, encoding: str) -> None:
+    """300 MB of spaces in 300 KB; memory must not follow."""
+    pack = gzip.compress if encoding == "gzip" else zlib.compress
+    before = resident(server)
+    reply = server.request("POST", INFER, pack(b" " * 300_000_000), {"Content-Encoding": encoding})
+    assert reply.status == 413
+    assert "larger than 2 MB" in reply.json["error"]
+    assert resident(server) - before < 30
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zlib.compress])
+def test_what_follows_a_compressed_body_is_not_kept(pack: Any) -> None:
+    encoding, sent = "gzip" if pack is gzip.compress else "deflate", 0
+
+    async def chunks() -> AsyncIterator[bytes]:
+        nonlocal sent
+        yield pack(b"{}")
+        for _ in range(9):
+            sent += 1
+            yield bytes(1000)
+
+    with pytest.raises(ServiceError, match=f"not valid {encoding}"):
+        asyncio.run(read_body(chunks(), None, encoding, 10**6))
+    assert sent == 1
+
+
+def resident(server: Server) -> float:
+    """Peak MB of the service's process."""
+    lines = Path(f"/proc/{server.process.pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
+
+
+def test_large_bodies_declared_or_not(server: Server) -> None:
+    large = b" " * 3_000_000
+    assert server.request("POST", INFER, large).status == 413
+    client = Client(server.port)
+    chunks = (large[at : at + 65536] for at in range(0, len(large), 65536))
+    try:
+        client._connection.request("POST", INFER, chunks, encode_chunked=True)
+        assert client._connection.getresponse().status == 413
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # refused while it was still being sent
+    assert server.get("/v2/health/ready")
+
+
+@pytest.mark.parametrize(
+    ("body", "encoding", "status"),
+    [
+        (b"not gzip", "gzip", 400),
+        (gzip.compress(b"{}" * 1000)[:-10], "gzip", 400),
+        (b"{}", "br", 415),
+        (b"{}", "gzip, gzip", 415),
+    ],
+)
+def test_bad_encodings(server: Server, body: bytes, encoding: str, status: int) -> None:
+    reply = server.request("POST", INFER, body, {"Content-Encoding": encoding})
+    assert reply.status == status, reply.body
+
+
+def test_too_many_requests_are_told_to_come_back(server: Server) -> None:
+    """Two clients hold both places with half-sent requests; others are told at once."""
+    body, headers = served.infer_body(np.zeros((4, 32, 32, 1), np.uint8))
+    holders = [half_sent(server.port, body, headers) for _ in range(2)]
+    ask = partial(server.request, "POST", INFER, body, headers)
+    reply = served.until(ask, lambda reply: reply.status == 503)
+    assert reply.headers["retry-after"] == "1"
+    assert "try again" in reply.json["error"]
+    assert server.get("/v2/health/live") == {"live": True}
+    for holder in holders:
+        holder.sendall(body[-10:])
+        assert holder.recv(100).startswith(b"HTTP/1.1 200")
+        holder.close()
+    assert server.request("POST", INFER, body, headers).status == 200
+
+
+def half_sent(port: int, body: bytes, headers: dict[str, str]) -> socket.socket:
+    """A connection whose request lacks its last ten bytes."""
+    connection = socket.create_connection(("127.0.0.1", port), timeout=10)
+    lines = [f"POST {INFER} HTTP/1.1", f"Host: 127.0.0.1:{port}", f"Content-Length: {len(body)}"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    connection.sendall("\r\n".join([*lines, "", ""]).encode() + body[:-10])
+    return connection
+
+
+def test_clients_that_leave_free_their_place(server: Server) -> None:
+    body, headers = served.infer_body(np.zeros((4, 32, 32, 1), np.uint8))
+    for _ in range(6):
+        half_sent(server.port, body, headers).close()
+    ask = partial(server.request, "POST", INFER, body, headers)
+    served.until(ask, lambda reply: reply.status == 200)
+
+
+def test_the_loop_is_free_while_the_model_works(server: Server) -> None:
+    """Health is answered while batches run in their threads."""
+    images = np.random.default_rng(0).integers(0, 256, (400, 32, 32, 1), dtype=np.uint8)
+    done = threading.Event()
+
+    def load() -> None:
+        client = Client(server.port)
+        for _ in range(4):
+            client.infer(images)
+        done.set()
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    client, slowest, asked = Client(server.port), 0.0, 0
+    while not done.is_set():
+        started = time.perf_counter()
+        assert client.request("GET", "/v2/health/live").status == 200
+        slowest, asked = max(slowest, time.perf_counter() - started), asked + 1
+    thread.join()
+    assert asked > 20
+    assert slowest < 1
+
+
+def test_errors_and_logs_tell_no_secrets(server: Server) -> None:
+    reply = server.request("GET", "/v2/models/x%0aINFO%20forged")
+    assert reply.status == 404
+    assert "Traceback" not in reply.body.decode()
+    log = served.until(lambda: "".join(server.lines), lambda log: "%0aINFO" in log)
+    assert "\nINFO forged" not in log
+    assert json.loads(reply.body)["error"].startswith("no model is called")

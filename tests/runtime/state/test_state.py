@@ -1,0 +1,154 @@
+"""State files: whole, of the right model, or refused."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from zotta_edge.errors import ZottaError
+from zotta_edge.runtime.state import file as states
+
+MODEL = "f" * 64
+
+
+def arrays() -> dict[str, NDArray[np.generic]]:
+    return {
+        "theta": np.linspace(0, 1, 50, dtype=np.float32),
+        "drift.mean": np.linspace(0, 1, 7),
+        "counts": np.array([1, 2, 3]),
+    }
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    path = tmp_path / "site.state"
+    states.save(path, arrays(), MODEL, "zotta")
+    return path
+
+
+def load(path: Path, **changes: object) -> dict[str, NDArray[np.generic]]:
+    return states.load(path, **{"like": arrays(), "model": MODEL, "method": "zotta"} | changes)
+
+
+def test_round_trip_is_exact(saved: Path) -> None:
+    loaded = load(saved)
+    assert loaded.keys() == arrays().keys()
+    for name, array in arrays().items():
+        assert loaded[name].dtype == array.dtype
+        np.testing.assert_array_equal(loaded[name], array)
+    assert [path.name for path in saved.parent.iterdir()] == ["site.state"]
+
+
+def test_every_flipped_byte_is_noticed(saved: Path) -> None:
+    content = saved.read_bytes()
+    for position in range(0, len(content), 7):
+        damaged = bytearray(content)
+        damaged[position] ^= 0x10
+        saved.write_bytes(damaged)
+        with pytest.raises(ZottaError):
+            load(saved)
+
+
+@pytest.mark.parametrize("keep", [0, 4, 100, -1])
+def test_a_truncated_file_is_refused(saved: Path, keep: int) -> None:
+    saved.write_bytes(saved.read_bytes()[:keep])
+    with pytest.raises(ZottaError, match="damaged"):
+        load(saved)
+
+
+def test_another_model_is_refused(saved: Path) -> None:
+    with pytest.raises(ZottaError, match="another model"):
+        load(saved, model="0" * 64)
+
+
+def test_another_method_is_refused(saved: Path) -> None:
+    with pytest.raises(ZottaError, match="method zotta, not of none"):
+        load(saved, method="none")
+
+
+def test_other_shapes_are_refused(saved: Path) -> None:
+    with pytest.raises(ZottaError, match="other settings"):
+        load(saved, like=arrays() | {"theta": np.zeros(51, np.float32)})
+
+
+def test_a_newer_format_is_refused(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(states, "FORMAT_VERSION", "2")
+    with pytest.raises(ZottaError, match="state format 1"):
+        load(saved)
+
+
+def test_missing_and_unwritable_paths(tmp_path: Path) -> None:
+    with pytest.raises(ZottaError, match="does not exist"):
+        load(tmp_path / "nothing.state")
+    with pytest.raises(ZottaError, match="is not a file"):
+        load(tmp_path)
+    with pytest.raises(ZottaError, match="no folder"):
+        states.save(tmp_path / "nowhere" / "site.state", arrays(), MODEL, "zotta")
+    with (
+        pytest.raises(ZottaError, match="cannot keep a state"),
+        states.claim(tmp_path / "nowhere" / "site.state"),
+    ):
+        pass
+
+
+def test_a_failed_save_leaves_the_old_state(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import safetensors.numpy
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(safetensors.numpy, "save_file", full)
+    with pytest.raises(ZottaError, match="No space left"):
+        states.save(saved, arrays(), MODEL, "zotta")
+    load(saved)
+    assert [path.name for path in saved.parent.iterdir()] == ["site.state"]
+
+
+def test_a_generator_goes_on_where_it_was() -> None:
+    rng = np.random.default_rng(3)
+    rng.standard_normal(101, dtype=np.float32)
+    rng.integers(0, 10, dtype=np.int32)  # leaves half of a 64-bit draw behind
+    other = states.rng_from_array(states.rng_to_array(rng))
+    np.testing.assert_array_equal(
+        rng.integers(0, 99, 9, np.int32), other.integers(0, 99, 9, np.int32)
+    )
+    np.testing.assert_array_equal(rng.standard_normal(9), other.standard_normal(9))
+
+
+CLAIM = """
+import sys
+from zotta_edge.errors import ZottaError
+from zotta_edge.runtime.state.file import claim
+try:
+    with claim(sys.argv[1]):
+        print("claimed", flush=True)
+        sys.stdin.readline()
+except ZottaError as error:
+    print(error, flush=True)
+"""
+
+
+def claiming(path: Path) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", CLAIM, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_a_second_process_is_refused_until_the_first_ends(tmp_path: Path) -> None:
+    path = tmp_path / "site.state"
+    first = claiming(path)
+    assert first.stdout is not None
+    assert first.stdout.readline() == "claimed\n"
+    second, _ = claiming(path).communicate("\n")
+    assert "in use by another process" in second
+    first.kill()  # no chance to clean up
+    first.wait()
+    with states.claim(path):
+        pass
+    assert list(tmp_path.iterdir()) == []
