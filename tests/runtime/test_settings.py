@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from zotta_edge.errors import ZottaError
-from zotta_edge.runtime.settings import Settings, describe
+from zotta_edge.options import describe
+from zotta_edge.runtime.settings import Settings
 
 
 def test_the_papers_defaults() -> None:
@@ -88,5 +89,5 @@ def test_bad_toml_files(tmp_path: Path) -> None:
 
 
 def test_every_setting_explains_itself() -> None:
-    assert list(describe()) == [item.name for item in fields(Settings)]
-    assert all(about for _, about in describe().values())
+    assert [each.name for each in describe(Settings)] == [item.name for item in fields(Settings)]
+    assert all(each.about for each in describe(Settings))

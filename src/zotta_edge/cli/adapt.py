@@ -81,11 +81,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from zotta_edge.runtime.settings import Settings, describe
+    from zotta_edge.options import describe
+    from zotta_edge.runtime.settings import Settings
 
     if args.list_settings:
-        for name, (default, about) in describe().items():
-            print(f"{name:<20} {default!s:<10} {about}")
+        for each in describe(Settings):
+            print(f"{each.name:<20} {each.default!s:<10} {each.about}")
         return 0
     if (args.model is None) != (args.data is None):
         raise ZottaError("give both --model and --data, or neither for the demonstration")

@@ -2,12 +2,12 @@
 
 import argparse
 import os
-from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any
 
 from zotta_edge.errors import ZottaError
-from zotta_edge.runtime.service.config import PREFIX, Config, kind_of, load
+from zotta_edge.options import describe
+from zotta_edge.runtime.service.config import PREFIX, Config, load
 
 if TYPE_CHECKING:
     from zotta_edge.runtime.adaptive import AdaptiveModel
@@ -28,16 +28,14 @@ over the file.
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    types = get_type_hints(Config)
-    for item in fields(Config):
-        words = [word for word in get_args(types[item.name]) if isinstance(word, str)]
-        default = "" if item.default is None else f" (default: {item.default})"
+    for each in describe(Config):
+        default = "" if each.default is None else f" (default: {each.default})"
         parser.add_argument(
-            f"--{item.name.replace('_', '-')}",
-            type=kind_of(types[item.name]),
-            choices=words or None,
-            metavar=None if words else item.metadata["value"] or item.name.upper(),
-            help=item.metadata["about"] + default,
+            f"--{each.name.replace('_', '-')}",
+            type=each.kind,
+            choices=each.choices or None,
+            metavar=None if each.choices else each.metavar or each.name.upper(),
+            help=each.about + default,
         )
     parser.add_argument("--config", type=Path, metavar="TOML", help="options from a file")
     parser.add_argument(

@@ -357,11 +357,11 @@ def test_flags_win_over_environment_over_file(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("batch-size = 3", "no option is called batch-size"),
+        ("batch-size = 3", "no option is called batch-size: did you mean batch_size?"),
         ("batch_size = 'x'", "expected a whole number"),
         ("batch_size = 1.5", "expected a whole number"),
         ("batch_size = true", "expected a whole number"),
-        ("batch_size = 0", "expected a number from 1 up"),
+        ("batch_size = 0", "batch_size is 0: expected a number at least 1"),
         ("adapt = 'sometimes'", "expected one of inline, background, off"),
         ("settings = 3", "must be a table"),
         ("[settings]\npears = 2", "did you mean pairs"),
