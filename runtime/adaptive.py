@@ -14,7 +14,8 @@ from zotta_edge.format import Floats, ModelInfo
 from zotta_edge.runtime.engine.engine import Engine
 from zotta_edge.runtime.engine.session import read_info
 from zotta_edge.runtime.io.preprocessing import as_batch
-from zotta_edge.runtime.methods import Answer, chosen_layers, default_method, find
+from zotta_edge.runtime.methods.contract import Answer
+from zotta_edge.runtime.methods.registry import chosen_layers, default_method, find
 from zotta_edge.runtime.settings import Settings
 from zotta_edge.runtime.state import file as states
 from zotta_edge.runtime.watch.statistics import log_softmax

@@ -9,7 +9,7 @@ import numpy as np
 
 from zotta_edge.format import Floats
 from zotta_edge.runtime.engine.engine import Engine
-from zotta_edge.runtime.methods import Answer, Stateless
+from zotta_edge.runtime.methods.contract import Answer, Stateless
 from zotta_edge.runtime.settings import Settings
 from zotta_edge.runtime.watch.statistics import log_softmax
 

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from zotta_edge.format import Floats
 from zotta_edge.runtime.engine.engine import Engine
-from zotta_edge.runtime.methods import Answer, Stateless
+from zotta_edge.runtime.methods.contract import Answer, Stateless
 from zotta_edge.runtime.settings import Settings
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from zotta_edge.format import Floats, ModelInfo
 from zotta_edge.runtime.engine.engine import Engine, Outputs
 from zotta_edge.runtime.engine.forward import Batch
-from zotta_edge.runtime.methods import Answer
+from zotta_edge.runtime.methods.contract import Answer
 from zotta_edge.runtime.settings import Settings
 from zotta_edge.runtime.state import file as states
 from zotta_edge.runtime.watch.statistics import entropies

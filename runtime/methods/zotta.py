@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from zotta_edge.format import Floats
 from zotta_edge.runtime.engine.engine import Engine, Outputs
 from zotta_edge.runtime.engine.forward import Batch
-from zotta_edge.runtime.methods import Answer, calibration_of
+from zotta_edge.runtime.methods.contract import Answer, calibration_of
 from zotta_edge.runtime.settings import Settings
 from zotta_edge.runtime.state import file as states
 from zotta_edge.runtime.watch.drift import Drift

@@ -9,10 +9,9 @@ import numpy as np
 
 from zotta_edge.format import IMAGE, Floats
 from zotta_edge.runtime.engine.engine import Engine
-from zotta_edge.runtime.methods import Answer, Stateless
+from zotta_edge.runtime.methods.contract import Answer, Stateless
 from zotta_edge.runtime.settings import Settings
 
-SHARE = "zotta.share"  # the graph's input
 PRIOR = 16  # N, the samples that the source's statistics count as
 
 
@@ -24,10 +23,11 @@ class BatchNormAdaptation(Stateless):
     def __init__(self, engine: Engine, settings: Settings) -> None:
         self._engine = engine
         self._graph = engine.file.rewritten("batch statistics", _with_batch_statistics)
+        self._share = next(name for name in self._graph.inputs if name != IMAGE)
 
     def predict(self, images: Floats) -> Answer:
         share = np.array([len(images) / (len(images) + PRIOR)], np.float32)
-        outputs = self._graph({IMAGE: images, SHARE: share})
+        outputs = self._graph({IMAGE: images, self._share: share})
         self._engine.count(len(images))
         return Answer(self._engine.gathered(outputs).logits, False, None)
 

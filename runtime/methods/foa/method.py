@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import IMAGE, Floats
 from zotta_edge.runtime.engine.engine import Engine, Outputs
-from zotta_edge.runtime.methods import Answer, calibration_of
 from zotta_edge.runtime.methods.activation_shift import ActivationShift
+from zotta_edge.runtime.methods.contract import Answer, calibration_of
 from zotta_edge.runtime.settings import Settings
 from zotta_edge.runtime.state import file as states
 from zotta_edge.runtime.watch.statistics import Doubles, Queue, Source, moments
@@ -25,7 +25,6 @@ from zotta_edge.runtime.watch.statistics import Doubles, Queue, Source, moments
 ALIGNMENT = 0.4  # lambda, weight of the distance from the source's statistics
 REFERENCE_BATCH = 64  # lambda is for this size
 SIGMA = 1.0  # of the first generation, around zero
-PROMPTS, FILTER = "zotta.prompts", "zotta.filter"  # the input searched, [1, 3, C] or [C, 1, 7, 7]
 FILTER_STEP = 0.02  # what one sigma is to a filter's entry; prompts are searched as they are
 
 
@@ -148,7 +147,7 @@ class Foa:
     def _pass(self, images: Floats, candidate: Doubles) -> Outputs:
         self._engine.count(len(images))
         value = candidate.reshape(self._shape)
-        if self._input == FILTER:
+        if value.ndim == 4:  # a filter, [C, 1, 7, 7]; prompts are [1, 3, C]
             value = FILTER_STEP * value
             value[:, :, value.shape[2] // 2, value.shape[3] // 2] += 1.0  # zero: the image as it is
         return self._engine.gathered(

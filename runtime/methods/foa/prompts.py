@@ -16,8 +16,8 @@ from zotta_edge.format import EMBEDDING, IMAGE, LOGITS, Layer, ModelInfo, from_m
 from zotta_edge.runtime.engine.cut import build, live, parse
 from zotta_edge.runtime.engine.session import ORT_ERRORS, image_axes, open_session
 from zotta_edge.runtime.engine.shapes import trace
-from zotta_edge.runtime.methods.foa.method import FILTER, PROMPTS
 
+PROMPTS, FILTER = "zotta.prompts", "zotta.filter"  # the input added, [1, 3, C] or [C, 1, 7, 7]
 COUNT, SIDE = 3, 7  # tokens; pixels
 
 

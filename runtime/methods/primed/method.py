@@ -24,7 +24,7 @@ from zotta_edge.runtime.engine.engine import Engine, Outputs
 from zotta_edge.runtime.engine.forward import Batch
 from zotta_edge.runtime.engine.head import Head
 from zotta_edge.runtime.io.preprocessing import mirrored
-from zotta_edge.runtime.methods import Answer, calibration_of
+from zotta_edge.runtime.methods.contract import Answer, calibration_of
 from zotta_edge.runtime.methods.primed.filter_choice import Correction
 from zotta_edge.runtime.methods.primed.filters import AS_IS, Filters
 from zotta_edge.runtime.methods.primed.gauss_newton import GaussNewton

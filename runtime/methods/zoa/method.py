@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from zotta_edge.format import Floats, ModelInfo
 from zotta_edge.runtime.engine.engine import Engine, Outputs
 from zotta_edge.runtime.engine.forward import Batch
-from zotta_edge.runtime.methods import Answer, calibration_of
 from zotta_edge.runtime.methods.activation_shift import ActivationShift
+from zotta_edge.runtime.methods.contract import Answer, calibration_of
 from zotta_edge.runtime.methods.zoa.domain import DomainChange
 from zotta_edge.runtime.settings import Settings
 from zotta_edge.runtime.state import file as states

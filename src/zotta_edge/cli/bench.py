@@ -180,7 +180,7 @@ def _origin(args: argparse.Namespace, needed: bool) -> "Origin | None":
 
 def _default_methods(models: Sequence["Model"]) -> list[str]:
     """What `adapt` does with these files unless told otherwise."""
-    from zotta_edge.runtime.methods import default_method
+    from zotta_edge.runtime.methods.registry import default_method
     from zotta_edge.runtime.settings import Settings
 
     return sorted({default_method(model.info, Settings()) for model in models})

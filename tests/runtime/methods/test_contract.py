@@ -24,8 +24,8 @@ from zotta_edge.runtime.engine.session import read_info
 from zotta_edge.runtime.io.preprocessing import as_batch
 from zotta_edge.runtime.io.sources import Sample
 from zotta_edge.runtime.job import adapt_stream
-from zotta_edge.runtime.methods import METHODS, find
 from zotta_edge.runtime.methods.foa.method import Foa
+from zotta_edge.runtime.methods.registry import METHODS, find
 
 Floats = NDArray[np.float32]
 SIZES = (8, 1, 5, 8, 3, 1)  # of the batches of a stream

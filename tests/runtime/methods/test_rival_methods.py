@@ -20,9 +20,10 @@ from zotta_edge.models import embedded
 from zotta_edge.runtime.engine.engine import Engine, Outputs
 from zotta_edge.runtime.engine.forward import Batch
 from zotta_edge.runtime.engine.head import Head
-from zotta_edge.runtime.methods import METHODS, lame, t3a
+from zotta_edge.runtime.methods import lame, t3a
 from zotta_edge.runtime.methods.bn_adapt import method as bn_adapt
 from zotta_edge.runtime.methods.foa import method as foa
+from zotta_edge.runtime.methods.registry import METHODS
 from zotta_edge.runtime.methods.zoa import method as zoa
 from zotta_edge.runtime.methods.zoa.domain import divergence
 from zotta_edge.runtime.watch.statistics import entropies, log_softmax

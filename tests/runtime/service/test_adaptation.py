@@ -22,7 +22,7 @@ from zotta_edge.runtime.engine.session import read_info
 from zotta_edge.runtime.io.preprocessing import prepare
 from zotta_edge.runtime.io.sources import batches
 from zotta_edge.runtime.job import adapt_stream
-from zotta_edge.runtime.methods import METHODS
+from zotta_edge.runtime.methods.registry import METHODS
 from zotta_edge.runtime.service.config import Config
 from zotta_edge.runtime.service.learning import batching as gather
 from zotta_edge.runtime.service.service import Service

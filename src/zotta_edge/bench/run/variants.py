@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from zotta_edge.errors import ZottaError
-from zotta_edge.runtime.methods import METHODS
+from zotta_edge.runtime.methods.registry import METHODS
 from zotta_edge.runtime.settings import Settings
 
 PLAIN = "none"  # what every method in the runtime is compared with
