@@ -13,11 +13,12 @@ from zotta_edge.files import sha256
 from zotta_edge.format import Floats, ModelInfo
 from zotta_edge.runtime.engine.engine import Engine
 from zotta_edge.runtime.engine.session import read_info
+from zotta_edge.runtime.events import Events
 from zotta_edge.runtime.io.preprocessing import as_batch
 from zotta_edge.runtime.methods.contract import Answer
 from zotta_edge.runtime.methods.registry import chosen_layers, default_method, find
 from zotta_edge.runtime.settings import Settings
-from zotta_edge.runtime.state import file as states
+from zotta_edge.runtime.state import fields, file
 from zotta_edge.runtime.watch.statistics import log_softmax
 
 Images = Sequence[NDArray[Any]] | NDArray[Any]
@@ -55,10 +56,11 @@ class AdaptiveModel:
         self.settings = settings or Settings()
         self.method = method or default_method(engine.info, self.settings)
         self._engine, self.fingerprint = engine, fingerprint
-        self._method = find(self.method)(engine, self.settings)
+        self.events = Events()
+        self._method = find(self.method)(engine, self.settings, self.events)
         self._turn = threading.RLock()
         self._frozen = False
-        self._counts = np.zeros(3, np.int64)  # images, batches, resets
+        self._counts = dict.fromkeys(("images", "batches", "resets"), 0)
 
     @classmethod
     def load(
@@ -111,14 +113,15 @@ class AdaptiveModel:
         if self.settings.episodic:
             self._method.reset()
         answer = self._method.predict(batch)
-        self._counts += (len(batch), 1, 0)
+        self._counts["images"] += len(batch)
+        self._counts["batches"] += 1
         return answer
 
     def reset(self) -> None:
         """Back to the source, as if newly loaded; only counts stay."""
         with self._turn:
             self._method.reset()
-            self._counts += (0, 0, 1)
+            self._counts["resets"] += 1
 
     def freeze(self) -> None:
         """Keep what was learned and learn no more."""
@@ -135,30 +138,24 @@ class AdaptiveModel:
 
     def save_state(self, path: str | Path) -> None:
         """Write what was learned; a model that loads it goes on bit for bit as this one would."""
-        states.save(path, self.arrays(), self.fingerprint, self.method)
+        file.save(path, self.arrays(), self.fingerprint, self.method)
 
     def load_state(self, path: str | Path) -> None:
         """Go on from a saved state; one that does not fit is refused and changes nothing."""
         with self._turn:
-            arrays = states.load(path, self._state(), self.fingerprint, self.method)
-            self._method.restore(states.section(arrays, "method"))
-            self._counts = arrays["counts"].copy()
+            arrays = file.load(path, self._state(), self.fingerprint, self.method)
+            self._method.restore(fields.section(arrays, "method"))
+            self._counts = {name: int(arrays[name][0]) for name in self._counts}
 
     def status(self) -> dict[str, Any]:
         """Numbers for reports and dashboards."""
         with self._turn:
-            images, batches, resets = self._counts.tolist()
-            return {
-                "method": self.method,
-                "frozen": self._frozen,
-                "images": images,
-                "batches": batches,
-                "resets": resets,
-                "passes": self.passes,
-            } | self._method.status()
+            own = {"method": self.method, "frozen": self._frozen, "passes": self.passes}
+            return own | self._counts | self._method.status()
 
     def _state(self) -> dict[str, NDArray[Any]]:
-        return states.joined({"method": self._method.state()}) | {"counts": self._counts.copy()}
+        counts = {name: np.array([count]) for name, count in self._counts.items()}
+        return counts | fields.joined({"method": self._method.state()})
 
 
 def _result(answer: Answer) -> Result:

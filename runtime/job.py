@@ -1,9 +1,11 @@
 """The main job: a stream of images goes through an adapting model, once, in order."""
 
+import logging
 import platform
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,11 +13,14 @@ from typing import Any, Protocol
 from zotta_edge import __version__
 from zotta_edge.format import Floats
 from zotta_edge.runtime.adaptive import AdaptiveModel, Result
+from zotta_edge.runtime.events import Event
 from zotta_edge.runtime.interrupt import interrupts
 from zotta_edge.runtime.io.predictions import Writer
 from zotta_edge.runtime.io.preprocessing import as_batch
 from zotta_edge.runtime.io.sources import Sample
 from zotta_edge.runtime.memory import with_peak
+
+EVENTS = 1000  # kept of a stream, the latest
 
 
 class Answering(Protocol):
@@ -55,6 +60,12 @@ class Tally:
     interrupted: bool = False
     adapted: Meter = field(default_factory=Meter)
     plain: Meter | None = None
+    events: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=EVENTS))
+
+    def note_event(self, event: Event) -> None:
+        """Keep what is worth a line in a log, with the images answered before its batch."""
+        if event.level >= logging.INFO:
+            self.events.append({"images": self.images} | event.to_dict())
 
     def accuracy(self, meter: Meter | None) -> float | None:
         return meter.correct / self.scored if meter and self.scored else None
@@ -82,7 +93,7 @@ def adapt_stream(
     Whichever of the two answers first finds cold caches, so they take turns at being first.
     """
     tally = Tally(plain=Meter() if plain else None)
-    with interrupts() as asked:
+    with interrupts() as asked, model.events.listening(tally.note_event):
         for index, batch in enumerate(batches):
             ways = [(tally.adapted, model)]
             if plain and tally.plain:
@@ -124,7 +135,8 @@ def report(model: AdaptiveModel, path: Path, tally: Tally) -> dict[str, Any]:
         "phase": status.get("phase"),
         "distance": status.get("distance"),
         "layers": status.get("layers", []),
-        "settings": asdict(model.settings),
+        "events": list(tally.events),
+        "settings": model.settings.to_dict(),
         "versions": versions(),
         "seed": model.settings.seed,
         "model": {

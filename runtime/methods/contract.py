@@ -8,12 +8,26 @@ from numpy.typing import NDArray
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import Calibration, Floats, ModelInfo
+from zotta_edge.options import Options, option
 from zotta_edge.runtime.engine.engine import Engine
-from zotta_edge.runtime.settings import Settings
+from zotta_edge.runtime.events import Events
+
+
+@dataclass(frozen=True)
+class MethodSettings(Options):
+    """What can be set for every method; a method's own settings are a subclass."""
+
+    seed: int = option(0, "of everything random", low=0)
+    layers: tuple[int, ...] | None = option(
+        None, "layers to adapt by index; unset: those calibration chose", low=0
+    )
+    episodic: bool = option(False, "forget everything before each batch")
 
 
 @dataclass(frozen=True)
 class Answer:
+    """A method's answer to one batch."""
+
     logits: Floats  # [batch, class]
     adapted: bool  # whether this batch changed the model
     drift: float | None  # distance of the stream from the source; None when it is not measured
@@ -24,7 +38,9 @@ class Method(Protocol):
 
     moves_affines: ClassVar[bool]  # False: the engine need not repeat any part of the graph
 
-    def __init__(self, engine: Engine, settings: Settings) -> None: ...
+    def __init__(self, engine: Engine, settings: Any, events: Events) -> None:
+        """`settings` is, or has the fields of, the method's own dataclass."""
+        ...
 
     def predict(self, images: Floats) -> Answer:
         """Answer a batch [batch, C, H, W], and learn from it where that is due."""
@@ -50,7 +66,7 @@ class Method(Protocol):
 
 
 class Stateless:
-    """What a method that learns nothing has to say of itself."""
+    """The part of the contract that is empty for a method that keeps nothing between batches."""
 
     def reset(self) -> None: ...
 

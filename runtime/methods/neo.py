@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from zotta_edge.format import Floats
 from zotta_edge.runtime.engine.engine import Engine, Outputs
 from zotta_edge.runtime.engine.head import Head
-from zotta_edge.runtime.methods.contract import Answer
-from zotta_edge.runtime.settings import Settings
+from zotta_edge.runtime.events import Events
+from zotta_edge.runtime.methods.contract import Answer, MethodSettings
 from zotta_edge.runtime.watch.statistics import Doubles
 
 
@@ -24,7 +24,7 @@ class Neo:
 
     moves_affines: ClassVar[bool] = False
 
-    def __init__(self, engine: Engine, settings: Settings) -> None:
+    def __init__(self, engine: Engine, settings: MethodSettings, events: Events) -> None:
         self._engine, self._head = engine, Head.open(engine)
         self.reset()
 

@@ -4,8 +4,8 @@ from typing import ClassVar
 
 from zotta_edge.format import Floats
 from zotta_edge.runtime.engine.engine import Engine
-from zotta_edge.runtime.methods.contract import Answer, Stateless
-from zotta_edge.runtime.settings import Settings
+from zotta_edge.runtime.events import Events
+from zotta_edge.runtime.methods.contract import Answer, MethodSettings, Stateless
 
 
 class NoAdaptation(Stateless):
@@ -13,7 +13,7 @@ class NoAdaptation(Stateless):
 
     moves_affines: ClassVar[bool] = False
 
-    def __init__(self, engine: Engine, settings: Settings) -> None:
+    def __init__(self, engine: Engine, settings: MethodSettings, events: Events) -> None:
         self._engine = engine
 
     def predict(self, images: Floats) -> Answer:

@@ -27,14 +27,15 @@ def chosen_layers(
 ) -> tuple[int, ...] | None:
     """What `Engine.open` is to move: the settings' layers, the method's own, None: calibrated.
 
-    A method that moves other layers than calibration chose has a class method `layers`.
+    A method that moves other layers than calibration chose has a class method
+    `layers(info, settings)`.
     """
     if not kind.moves_affines:
         return ()
     own = getattr(kind, "layers", None)
     if settings.layers is not None or own is None:
         return settings.layers
-    layers: tuple[int, ...] = own(read())
+    layers: tuple[int, ...] = own(read(), settings)
     return layers
 
 

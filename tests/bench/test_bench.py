@@ -374,7 +374,7 @@ def test_a_damaged_image_is_found_first(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_one_run_a_folder(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from zotta_edge.runtime.state.file import claim
+    from zotta_edge.runtime.state.lock import claim
 
     with claim(finished / "scratch"):
         assert main(arguments(finished)) == 1

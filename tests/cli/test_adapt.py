@@ -165,7 +165,7 @@ def _wait_for(condition, seconds: float = 60) -> None:
 
 
 def test_second_process_with_the_same_state_is_refused(site: Path, tmp_path: Path) -> None:
-    from zotta_edge.runtime.state.file import claim
+    from zotta_edge.runtime.state.lock import claim
 
     with claim(tmp_path / "s.state"):
         done = adapt(site, "--data", "clean.npz", "--state", str(tmp_path / "s.state"))

@@ -7,6 +7,7 @@ lowest loss answers, with its final feature shifted back to the source.
 
 from collections.abc import Mapping
 from copy import copy
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,17 +16,30 @@ from numpy.typing import NDArray
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import IMAGE, Floats
+from zotta_edge.options import option
 from zotta_edge.runtime.engine.engine import Engine, Outputs
-from zotta_edge.runtime.methods.activation_shift import ActivationShift
-from zotta_edge.runtime.methods.contract import Answer, calibration_of
-from zotta_edge.runtime.settings import Settings
-from zotta_edge.runtime.state import file as states
-from zotta_edge.runtime.watch.statistics import Doubles, Queue, Source, moments
+from zotta_edge.runtime.events import Events
+from zotta_edge.runtime.methods.activation_shift import ActivationShift, ShiftSettings
+from zotta_edge.runtime.methods.contract import Answer, MethodSettings, calibration_of
+from zotta_edge.runtime.state import fields as states
+from zotta_edge.runtime.watch.statistics import Doubles, Queue, QueueSettings, Source, moments
 
-ALIGNMENT = 0.4  # lambda, weight of the distance from the source's statistics
-REFERENCE_BATCH = 64  # lambda is for this size
-SIGMA = 1.0  # of the first generation, around zero
-FILTER_STEP = 0.02  # what one sigma is to a filter's entry; prompts are searched as they are
+
+@dataclass(frozen=True)
+class FoaSettings(MethodSettings, QueueSettings, ShiftSettings):
+    """The paper's, for ViT-Base and batches of 64."""
+
+    foa_candidates: int = option(
+        28, "K, passes a batch: a generation, and what answered last", low=5
+    )
+    foa_alignment: float = option(
+        0.4, "lambda, weight of the distance from the source's statistics", low=0
+    )
+    foa_reference_batch: int = option(64, "batch size that lambda is for", low=1)
+    foa_sigma: float = option(1.0, "of the first generation, around zero", low=1e-6)
+    foa_filter_step: float = option(
+        0.02, "what one sigma is to a filter's entry; prompts are searched as they are", low=0
+    )
 
 
 class Strategy:
@@ -36,16 +50,16 @@ class Strategy:
     save, and goes on as one that was never interrupted.
     """
 
-    def __init__(self, parameters: int, population: int, seed: int) -> None:
+    def __init__(self, parameters: int, settings: FoaSettings) -> None:
         self._cma = _cma()
-        self._parameters, self._population, self._seed = parameters, population, seed
+        self._parameters, self._settings = parameters, settings
         self.reset()
 
     def reset(self) -> None:
-        self._rng: Generator = np.random.default_rng(self._seed)
+        self._rng: Generator = np.random.default_rng(self._settings.seed)
         self._vectors: Doubles = np.zeros((4, self._parameters))  # mean, deviations, two paths
         self._vectors[1] = 1.0
-        self._sigma, self.generation = SIGMA, 0
+        self._sigma, self.generation = self._settings.foa_sigma, 0
 
     def ask(self) -> tuple[Any, list[Doubles]]:
         """The strategy, for `tell`, and its candidates, each [d]."""
@@ -54,7 +68,7 @@ class Strategy:
             mean,
             self._sigma,
             {
-                "popsize": self._population,
+                "popsize": self._settings.foa_candidates - 1,
                 "CMA_diagonal": True,
                 "CMA_stds": deviations,
                 "AdaptSigma": self._cma.sigma_adaptation.CMAAdaptSigmaCSA,
@@ -90,20 +104,20 @@ class Strategy:
 
 
 class Foa:
-    moves_affines: ClassVar[bool] = False
-    candidates: ClassVar[int] = 28  # K, passes a batch: a generation, and what answered last
+    """Tries a generation of candidates on each batch and answers with the best."""
 
-    def __init__(self, engine: Engine, settings: Settings) -> None:
+    moves_affines: ClassVar[bool] = False
+
+    def __init__(self, engine: Engine, settings: FoaSettings, events: Events) -> None:
         calibration = calibration_of(engine.info)
-        self._engine = engine
+        self._engine, self._settings = engine, settings
         self._graph = engine.file.rewritten("search", _searchable)
         self._input = next(name for name in self._graph.inputs if name != IMAGE)
         self._shape = [int(size) for size in self._graph.shape(self._input)]
         self._source = Source.of(calibration)
         self._queue = Queue(settings.queue, len(self._source.mean))
-        population = self.candidates - 1
-        self._strategy = Strategy(int(np.prod(self._shape)), population, settings.seed)
-        self._shift = ActivationShift(engine, calibration)
+        self._strategy = Strategy(int(np.prod(self._shape)), settings)
+        self._shift = ActivationShift(engine, calibration, settings)
         self.reset()
 
     def reset(self) -> None:
@@ -148,7 +162,7 @@ class Foa:
         self._engine.count(len(images))
         value = candidate.reshape(self._shape)
         if value.ndim == 4:  # a filter, [C, 1, 7, 7]; prompts are [1, 3, C]
-            value = FILTER_STEP * value
+            value = self._settings.foa_filter_step * value
             value[:, :, value.shape[2] // 2, value.shape[3] // 2] += 1.0  # zero: the image as it is
         return self._engine.gathered(
             self._graph({IMAGE: images, self._input: value.astype(np.float32)})
@@ -161,7 +175,9 @@ class Foa:
         distance = np.square(mean - self._source.mean).sum()
         if len(features) > 1:  # one sample has no spread
             distance += np.square(std - self._source.std).sum()
-        return float(entropy.sum() + ALIGNMENT * len(features) / REFERENCE_BATCH * distance)
+        settings = self._settings
+        weight = settings.foa_alignment * len(features) / settings.foa_reference_batch
+        return float(entropy.sum() + weight * distance)
 
     def state(self) -> dict[str, NDArray[Any]]:
         best = np.zeros(np.prod(self._shape)) if self._best is None else self._best

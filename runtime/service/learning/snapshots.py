@@ -13,7 +13,7 @@ from typing import Any
 from zotta_edge.errors import ZottaError
 from zotta_edge.runtime.adaptive import AdaptiveModel
 from zotta_edge.runtime.service.http.errors import ServiceError
-from zotta_edge.runtime.state.file import claim
+from zotta_edge.runtime.state.lock import claim
 
 log = logging.getLogger(__name__)
 

@@ -20,9 +20,7 @@ REQUESTS = 512  # behind the latencies
 POINTS = 300  # of the history
 EVENTS = 100
 RESETS = ("collapse", "returned")  # events of the guard that put the model back to the source
-_TOLD = tuple(  # loggers that explain events
-    f"zotta_edge.runtime.{name}" for name in ("watch.guard", "watch.gate", "methods.primed.method")
-)
+_TOLD = ("zotta_edge.runtime.events",)  # loggers that explain events
 
 
 class Monitor:

@@ -81,12 +81,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from zotta_edge.options import describe
     from zotta_edge.runtime.settings import Settings
 
     if args.list_settings:
-        for each in describe(Settings):
-            print(f"{each.name:<20} {each.default!s:<10} {each.about}")
+        _list_settings()
         return 0
     if (args.model is None) != (args.data is None):
         raise ZottaError("give both --model and --data, or neither for the demonstration")
@@ -105,7 +103,7 @@ def _adapt(args: argparse.Namespace, settings: "Settings") -> int:
     from zotta_edge.runtime.io.preprocessing import fit
     from zotta_edge.runtime.io.sources import batches, open_source
     from zotta_edge.runtime.job import adapt_stream, report
-    from zotta_edge.runtime.state.file import claim
+    from zotta_edge.runtime.state.lock import claim
 
     source = open_source(args.data, strict=args.strict, limit=args.limit, on_bad=_report_bad)
     labels = source.labels(args.labels)
@@ -138,6 +136,15 @@ def _adapt(args: argparse.Namespace, settings: "Settings") -> int:
             temporary.write_text(json.dumps(found, indent=2) + "\n")
     print(json.dumps(found, indent=2) if args.json else _summary(found, model, tally))
     return 0
+
+
+def _list_settings() -> None:
+    from zotta_edge.runtime.settings import by_methods
+
+    for methods, options in by_methods().items():
+        print(f"{methods}:")
+        for each in options:
+            print(f"  {each.name:<20} {each.default!s:<10} {each.about}")
 
 
 def _settings(args: argparse.Namespace, kind: "type[Settings]") -> "Settings":

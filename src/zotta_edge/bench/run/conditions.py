@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
@@ -111,7 +111,7 @@ class Condition:
     @property
     def settings(self) -> dict[str, Any]:
         """Those that play a part: plain inference has none."""
-        return {} if self.variant.is_plain else asdict(self.variant.settings(self.seed))
+        return {} if self.variant.is_plain else self.variant.settings(self.seed).to_dict()
 
     @cached_property
     def identity(self) -> dict[str, Any]:

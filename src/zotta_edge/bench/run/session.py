@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from zotta_edge.bench.run.subjects import Spec
 from zotta_edge.errors import ZottaError
 from zotta_edge.files import replacing
 from zotta_edge.progress import Progress
-from zotta_edge.runtime.state.file import claim
+from zotta_edge.runtime.state.lock import claim
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def _spec(condition: Condition, folder: Path, threads: int) -> Spec:
     method = condition.variant.method.replace(":", "-")
     name = f"{model.name}-{model.fingerprint[:8]}-{method}-{layers}.onnx"
     path = copied(model.path, folder, name)
-    return Spec(str(path), condition.variant.method, asdict(settings), threads, condition.origin)
+    return Spec(str(path), condition.variant.method, settings.to_dict(), threads, condition.origin)
 
 
 def check_readable(conditions: Sequence[Condition]) -> None:
