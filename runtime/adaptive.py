@@ -1,4 +1,4 @@
-"""The library's face: a classifier that may improve with every prediction."""
+"""The library's entry: a classifier that adapts to its stream while it answers."""
 
 import threading
 from collections.abc import Sequence
@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from zotta_edge.files import sha256
 from zotta_edge.format import Floats, ModelInfo
 from zotta_edge.runtime.engine.engine import Engine
 from zotta_edge.runtime.engine.session import read_info
@@ -26,24 +25,64 @@ Images = Sequence[NDArray[Any]] | NDArray[Any]
 
 @dataclass(frozen=True)
 class Result:
-    """The answers to one batch."""
+    """The answers to one batch.
 
-    labels: NDArray[np.intp]  # the most probable class of each image, by index
-    probabilities: Floats  # [batch, class]
-    logits: Floats  # [batch, class]
-    adapted: bool  # whether this batch changed the model
-    drift: float | None  # how far the stream is from the source, in its standard deviations
+    Attributes
+    ----------
+    labels
+        The most probable class of each image, by index.
+    probabilities, logits
+        [batch, class].
+    adapted
+        Whether this batch changed the model.
+    drift
+        How far the stream is from the source, in the source's standard deviations; None where the
+        method does not measure it.
+    """
+
+    labels: NDArray[np.intp]
+    probabilities: Floats
+    logits: Floats
+    adapted: bool
+    drift: float | None
 
 
 class AdaptiveModel:
     """A model file that adapts while it answers.
 
-    >>> model = AdaptiveModel.load("vit_int8.onnx")
-    >>> model.predict(images).labels
-    >>> model.save_state("site-7.state")
+    Calls may come from several threads: those that adapt take turns, and a call that only reads
+    sees the model as it was between two updates.
 
-    Calls may come from several threads: those that adapt take turns, and no one ever sees half an
-    update.
+    Parameters
+    ----------
+    engine
+        An opened model file; `AdaptiveModel.load` opens one.
+    settings
+        Constants of adaptation; None: the defaults.
+    method
+        A way to adapt, by name; None: `primed` where the file is primed, else `zotta`.
+
+    Attributes
+    ----------
+    events
+        Where adaptation reports what it decided; `events.subscribe(listener)`.
+    fingerprint
+        SHA-256 of the model file, which a state belongs to.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from zotta_edge import AdaptiveModel
+    >>> from zotta_edge.models import embedded
+    >>> model = AdaptiveModel.load(embedded.MODEL)
+    >>> digits = np.load(embedded.STREAM)["images"][:64] // 4 + 128  # in a haze
+    >>> model.events.subscribe(lambda event: print(event.kind, event.after))
+    >>> result = model.predict(digits)
+    filter contrast
+    >>> result.labels.shape, result.adapted
+    ((64,), True)
+    >>> model.status()["filter"]
+    'contrast'
     """
 
     def __init__(
@@ -51,11 +90,10 @@ class AdaptiveModel:
         engine: Engine,
         settings: Settings | None = None,
         method: str | None = None,
-        fingerprint: str = "",
     ) -> None:
         self.settings = settings or Settings()
         self.method = method or default_method(engine.info, self.settings)
-        self._engine, self.fingerprint = engine, fingerprint
+        self._engine, self.fingerprint = engine, engine.file.fingerprint
         self.events = Events()
         self._method = find(self.method)(engine, self.settings, self.events)
         self._turn = threading.RLock()
@@ -73,39 +111,55 @@ class AdaptiveModel:
     ) -> "AdaptiveModel":
         """Open a calibrated model file.
 
-        `method` None is `primed` where the file is primed, else `zotta`; `threads` None uses the
-        physical cores.
+        Parameters
+        ----------
+        path
+            What `zotta-edge export` and `zotta-edge calibrate` made.
+        settings, method
+            As for the class.
+        provider
+            An execution provider of ONNX Runtime; None: the CPU.
+        threads
+            None: the physical cores.
         """
         settings = settings or Settings()
         chosen = settings.layers
         if method is not None:
             chosen = chosen_layers(find(method), settings, lambda: read_info(path))
         engine = Engine.open(path, chosen=chosen, threads=threads, provider=provider)
-        return cls(engine, settings, method, sha256(path))
+        return cls(engine, settings, method)
 
     def unadapted(self) -> "AdaptiveModel":
         """The same file without adaptation, to compare with; weights and sessions are shared."""
-        return AdaptiveModel(self._engine, self.settings, "none", self.fingerprint)
+        return AdaptiveModel(self._engine, self.settings, "none")
 
     @property
     def info(self) -> ModelInfo:
+        """What the file says of itself."""
         return self._engine.info
 
     @property
     def passes(self) -> float:
-        """Full forward passes executed so far, one for each image; a part of one counts as such."""
+        """Forward passes executed so far, counted an image; part of a pass counts in proportion."""
         return self._engine.passes
 
     def predict(self, images: Images, adapt: bool = True) -> Result:
         """Adapt to a batch where that is due, then answer it.
 
-        `images` are uint8 images of any sizes, or a preprocessed float batch [batch, C, H, W].
-        With `adapt` False, or frozen, the model answers as it is and without waiting for its turn.
+        Parameters
+        ----------
+        images
+            uint8 images of any sizes, or a preprocessed float batch [batch, C, H, W].
+        adapt
+            False: the model answers as it is, without waiting for its turn.
         """
-        batch = as_batch(images, self.info.preprocessing)
+        return self.predict_prepared(as_batch(images, self.info.preprocessing), adapt)
+
+    def predict_prepared(self, batch: Floats, adapt: bool = True) -> Result:
+        """`predict` for a batch that `as_batch` has prepared and checked already."""
         if adapt and not self._frozen:
             with self._turn:
-                if not self._frozen:  # it may have been while this call waited
+                if not self._frozen:  # frozen while this call waited
                     return _result(self._learn(batch))
         return _result(self._method.read(batch))
 
@@ -118,7 +172,7 @@ class AdaptiveModel:
         return answer
 
     def reset(self) -> None:
-        """Back to the source, as if newly loaded; only counts stay."""
+        """Go back to the source, as if newly loaded; only the counts stay."""
         with self._turn:
             self._method.reset()
             self._counts["resets"] += 1
@@ -129,6 +183,7 @@ class AdaptiveModel:
             self._frozen = True
 
     def unfreeze(self) -> None:
+        """Learn again."""
         self._frozen = False
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -137,11 +192,11 @@ class AdaptiveModel:
             return self._state()
 
     def save_state(self, path: str | Path) -> None:
-        """Write what was learned; a model that loads it goes on bit for bit as this one would."""
+        """Write what was learned: a model that loads it continues bit for bit as this one would."""
         file.save(path, self.arrays(), self.fingerprint, self.method)
 
     def load_state(self, path: str | Path) -> None:
-        """Go on from a saved state; one that does not fit is refused and changes nothing."""
+        """Continue from a saved state; a state that does not fit is refused and changes nothing."""
         with self._turn:
             arrays = file.load(path, self._state(), self.fingerprint, self.method)
             self._method.restore(fields.section(arrays, "method"))

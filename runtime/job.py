@@ -24,12 +24,12 @@ EVENTS = 1000  # kept of a stream, the latest
 
 
 class Answering(Protocol):
-    """A model, or what is measured like one."""
+    """What a meter can measure: a model, adapting or not."""
 
     @property
     def passes(self) -> float: ...
 
-    def predict(self, images: Floats) -> Result: ...
+    def predict_prepared(self, batch: Floats) -> Result: ...
 
 
 @dataclass
@@ -41,10 +41,10 @@ class Meter:
     peak: int = 0  # bytes resident at most; 0 where the system does not tell
     correct: int = 0
 
-    def predict(self, model: Answering, images: Floats) -> Result:
-        """Answer a batch and count what it cost."""
+    def predict(self, model: Answering, batch: Floats) -> Result:
+        """Answer a prepared batch and count what it cost."""
         passes, started = model.passes, time.perf_counter()
-        result, peak = with_peak(lambda: model.predict(images))
+        result, peak = with_peak(lambda: model.predict_prepared(batch))
         self.seconds += time.perf_counter() - started
         self.passes += model.passes - passes
         self.peak = max(self.peak, peak or 0)
@@ -100,10 +100,10 @@ def adapt_stream(
                 ways.insert(index % 2, (tally.plain, plain))
             images = as_batch([sample.image for sample in batch], model.info.preprocessing)
             names = [sample.name for sample in batch]
-            for meter, one in ways:
-                result = meter.predict(one, images)
+            for meter, way in ways:
+                result = meter.predict(way, images)
                 meter.correct += _right(result, names, labels or {})
-                if one is model:
+                if way is model:
                     write(names, result.probabilities, result.adapted)
             tally.images += len(batch)
             tally.scored += sum(name in labels for name in names) if labels else 0
@@ -149,13 +149,13 @@ def report(model: AdaptiveModel, path: Path, tally: Tally) -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """What a result depends on besides the model and the stream."""
-    found = {"zotta-edge": __version__, "python": platform.python_version()}
+    known = {"zotta-edge": __version__, "python": platform.python_version()}
     for package in ("numpy", "onnxruntime", "opencv-python-headless"):
         try:
-            found[package] = version(package)
+            known[package] = version(package)
         except PackageNotFoundError:
-            found[package] = "unknown"
-    return found | {"machine": f"{platform.machine()} {platform.processor()}".strip()}
+            known[package] = "unknown"
+    return known | {"machine": f"{platform.machine()} {platform.processor()}".strip()}
 
 
 def _right(result: Result, names: Sequence[str], labels: Mapping[str, int]) -> int:

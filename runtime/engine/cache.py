@@ -48,8 +48,18 @@ class Cut:
 Rewrite = Callable[[bytes, str], bytes]  # a model file's content and path -> another model
 
 
-def find_or_cut(path: Path, chosen: Sequence[int] | None) -> Cut:
-    """The cut of the model at `path` before the chosen layers (None: as calibrated)."""
+def fingerprint_of(path: Path) -> str:
+    """The SHA-256 of a model file."""
+    if not path.is_file():
+        raise ZottaError(f"{path} is not a file" if path.exists() else f"{path} does not exist")
+    return sha256(path)
+
+
+def find_or_cut(path: Path, chosen: Sequence[int] | None, fingerprint: str | None = None) -> Cut:
+    """The cut of the model at `path` before the chosen layers (None: as calibrated).
+
+    `fingerprint` is the file's SHA-256, where it is known already.
+    """
 
     def make(content: bytes) -> "Halves":
         from zotta_edge.runtime.engine.cut import cut
@@ -57,10 +67,13 @@ def find_or_cut(path: Path, chosen: Sequence[int] | None) -> Cut:
         return cut(content, chosen, str(path))
 
     # `None` gets a name of its own: the file alone says what was calibrated, unread.
-    return _find_or_make(path, "calibrated" if chosen is None else str(sorted(set(chosen))), make)
+    what = "calibrated" if chosen is None else str(sorted(set(chosen)))
+    return _find_or_make(path, what, make, fingerprint)
 
 
-def find_or_rewrite(path: Path, purpose: str, rewrite: Rewrite) -> Path | bytes:
+def find_or_rewrite(
+    path: Path, purpose: str, rewrite: Rewrite, fingerprint: str | None = None
+) -> Path | bytes:
     """Another model made from the one at `path`, kept under its purpose."""
 
     def make(content: bytes) -> "Halves":
@@ -68,16 +81,16 @@ def find_or_rewrite(path: Path, purpose: str, rewrite: Rewrite) -> Path | bytes:
 
         return Halves(None, rewrite(content, str(path)), 1.0)
 
-    return _find_or_make(path, purpose, make).cone
+    return _find_or_make(path, purpose, make, fingerprint).cone
 
 
-def _find_or_make(path: Path, what: str, make: Callable[[bytes], "Halves"]) -> Cut:
-    if not path.is_file():
-        raise ZottaError(f"{path} is not a file" if path.exists() else f"{path} does not exist")
-    name = _name(path, sha256(path), what)
+def _find_or_make(
+    path: Path, what: str, make: Callable[[bytes], "Halves"], fingerprint: str | None
+) -> Cut:
+    name = _name(path, fingerprint or fingerprint_of(path), what)
     for folder in _folders(path):
-        if found := _load(folder, name):
-            return found
+        if cut := _load(folder, name):
+            return cut
     return _make(path, what, make)
 
 
@@ -91,8 +104,8 @@ def _make(path: Path, what: str, make: Callable[[bytes], "Halves"]) -> Cut:
         except (ZottaError, OSError) as error:
             log.info("no cut is kept in %s: %s", folder, error)
         else:
-            if found := _load(folder, name):
-                return found
+            if cut := _load(folder, name):
+                return cut
     return Cut(halves.stem, halves.cone, halves.cone_share)
 
 
@@ -127,11 +140,11 @@ def _load(folder: Path, name: str) -> Cut | None:
         halves = {half: folder / f"{name}.{half}.onnx" for half in entry["sha256"]}
         if any(sha256(file) != entry["sha256"][half] for half, file in halves.items()):
             return None
-        found = Cut(halves.get("stem"), halves["cone"], float(entry["cone_share"]))
+        cut = Cut(halves.get("stem"), halves["cone"], float(entry["cone_share"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
     _mark_used(record)
-    return found
+    return cut
 
 
 def _mark_used(record: Path) -> None:

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import onnxruntime as ort
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import EMBEDDING, IMAGE, LOGITS, Floats, ModelInfo, from_metadata
-from zotta_edge.runtime.engine.cache import Rewrite, find_or_cut, find_or_rewrite
+from zotta_edge.runtime.engine.cache import Rewrite, find_or_cut, find_or_rewrite, fingerprint_of
 from zotta_edge.runtime.engine.session import ORT_ERRORS, image_axes, open_session, session_info
 
 
@@ -41,12 +42,17 @@ class ModelFile:
     threads: int | None
     provider: str | None
 
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the file, read once."""
+        return fingerprint_of(self.path)
+
     def session(self, model: str | Path | bytes) -> Any:
         return open_session(model, threads=self.threads, provider=self.provider)
 
     def rewritten(self, purpose: str, rewrite: Rewrite) -> "Graph":
         """Another graph made from the same file; it is kept beside the file, as a cut is."""
-        return Graph(self.session(find_or_rewrite(self.path, purpose, rewrite)))
+        return Graph(self.session(find_or_rewrite(self.path, purpose, rewrite, self.fingerprint)))
 
 
 class Engine:
@@ -97,7 +103,7 @@ class Engine:
         if chosen is not None and len(chosen) == 0:
             session = file.session(path)
             return cls(session_info(session, path), (), 0.0, session, None, file)
-        found = find_or_cut(file.path, chosen)
+        found = find_or_cut(file.path, chosen, file.fingerprint)
         cone = file.session(found.cone)
         stem = found.stem and file.session(found.stem)
         info = from_metadata(cone.get_modelmeta().custom_metadata_map, path)

@@ -51,11 +51,11 @@ class Method(Protocol):
         ...
 
     def reset(self) -> None:
-        """Be as new: the same stream gives the same answers again. Counts of events stay."""
+        """Start anew: the same stream gives the same answers again. Counts of events stay."""
         ...
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """All that `restore` needs to go on bit for bit; names and shapes never change."""
+        """All that `restore` needs to continue bit for bit; names and shapes never change."""
         ...
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None: ...

@@ -28,7 +28,27 @@ class LameSettings(MethodSettings):
 
 
 class Lame(Stateless):
-    """Corrects the answers of a batch; the parameters stay the source's."""
+    """Corrects the answers of a batch; the parameters stay the source's.
+
+    Parameters
+    ----------
+    engine
+        An opened model file.
+    settings
+        `LameSettings`.
+    events
+        Where decisions are reported.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from zotta_edge import AdaptiveModel
+    >>> from zotta_edge.models import embedded
+    >>> digits = np.load(embedded.STREAM)["images"][:16]
+    >>> model = AdaptiveModel.load(embedded.MODEL, method="lame")
+    >>> model.predict(digits).logits.shape
+    (16, 10)
+    """
 
     moves_affines: ClassVar[bool] = False
 

@@ -20,7 +20,27 @@ from zotta_edge.runtime.watch.statistics import Doubles
 
 
 class Neo:
-    """logits = head(embedding - mean of all embeddings so far)."""
+    """logits = head(embedding - mean of all embeddings so far).
+
+    Parameters
+    ----------
+    engine
+        An opened model file.
+    settings
+        Not read.
+    events
+        Where decisions are reported.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from zotta_edge import AdaptiveModel
+    >>> from zotta_edge.models import embedded
+    >>> digits = np.load(embedded.STREAM)["images"][:16]
+    >>> model = AdaptiveModel.load(embedded.MODEL, method="neo")
+    >>> model.predict(digits).adapted
+    True
+    """
 
     moves_affines: ClassVar[bool] = False
 

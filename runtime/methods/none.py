@@ -9,7 +9,27 @@ from zotta_edge.runtime.methods.contract import Answer, MethodSettings, Stateles
 
 
 class NoAdaptation(Stateless):
-    """The source parameters, always."""
+    """The source parameters, always.
+
+    Parameters
+    ----------
+    engine
+        An opened model file.
+    settings
+        Not read.
+    events
+        Where decisions are reported.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from zotta_edge import AdaptiveModel
+    >>> from zotta_edge.models import embedded
+    >>> digits = np.load(embedded.STREAM)["images"][:16]
+    >>> model = AdaptiveModel.load(embedded.MODEL, method="none")
+    >>> model.predict(digits).adapted
+    False
+    """
 
     moves_affines: ClassVar[bool] = False
 

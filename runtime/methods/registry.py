@@ -40,7 +40,7 @@ def chosen_layers(
 
 
 def default_method(info: ModelInfo, settings: Settings) -> str:
-    """What a file is adapted with unless one says otherwise: primed where it can be."""
+    """The method for a file when none is given: primed where the file allows it."""
     primed = info.prime is not None and settings.layers in (None, info.prime.layers)
     return "primed" if primed else "zotta"
 

@@ -29,7 +29,29 @@ class T3ASettings(MethodSettings):
 
 
 class T3A:
-    """Replaces the rows of the classifier by means of confident features."""
+    """Replaces the rows of the classifier by means of confident features.
+
+    Parameters
+    ----------
+    engine
+        An opened model file.
+    settings
+        `T3ASettings`.
+    events
+        Where decisions are reported.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from zotta_edge import AdaptiveModel
+    >>> from zotta_edge.models import embedded
+    >>> digits = np.load(embedded.STREAM)["images"][:16]
+    >>> model = AdaptiveModel.load(embedded.MODEL, method="t3a")
+    >>> model.predict(digits).adapted
+    True
+    >>> model.status()["supports"]  # 10 rows of the classifier, and the digits
+    26
+    """
 
     moves_affines: ClassVar[bool] = False
 

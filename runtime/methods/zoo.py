@@ -40,7 +40,27 @@ class Entropy:
 
 
 class Zoo:
-    """The affines of every norm follow Eq. 2's estimate of the entropy's gradient."""
+    """The affines of every norm follow Eq. 2's estimate of the entropy's gradient.
+
+    Parameters
+    ----------
+    engine
+        An opened model file.
+    settings
+        `ZooSettings`.
+    events
+        Where decisions are reported.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from zotta_edge import AdaptiveModel
+    >>> from zotta_edge.models import embedded
+    >>> digits = np.load(embedded.STREAM)["images"][:16]
+    >>> model = AdaptiveModel.load(embedded.MODEL, method="zoo")
+    >>> model.predict(digits).adapted, model.status()["steps"]
+    (True, 1)
+    """
 
     moves_affines: ClassVar[bool] = True
 

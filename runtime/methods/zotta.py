@@ -49,7 +49,28 @@ class ZottaSettings(
 
 
 class Zotta:
-    """Estimate a gradient from perturbed passes, step, answer; only while drift makes it pay."""
+    """Estimates a gradient from perturbed passes, steps, answers; only while drift makes it pay.
+
+    Parameters
+    ----------
+    engine
+        An opened model file.
+    settings
+        `ZottaSettings`.
+    events
+        Where decisions are reported.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from zotta_edge import AdaptiveModel
+    >>> from zotta_edge.models import embedded
+    >>> digits = np.load(embedded.STREAM)["images"][:16]
+    >>> from zotta_edge import Settings
+    >>> model = AdaptiveModel.load(embedded.MODEL, Settings(always=True, pairs=1), "zotta")
+    >>> model.predict(digits).adapted, model.status()["steps"]
+    (True, 1)
+    """
 
     moves_affines: ClassVar[bool] = True
 
@@ -185,9 +206,9 @@ class Zotta:
 def _mean(passes: Sequence[Outputs]) -> Outputs:
     """The average of perturbed passes: f(theta) up to O(c^2), since u and -u cancel."""
     return Outputs(
-        _average([one.logits for one in passes]),
-        tuple(_average(layer) for layer in zip(*(one.features for one in passes), strict=True)),
-        _average([one.embedding for one in passes]),
+        _average([each.logits for each in passes]),
+        tuple(_average(layer) for layer in zip(*(each.features for each in passes), strict=True)),
+        _average([each.embedding for each in passes]),
     )
 
 

@@ -1,4 +1,4 @@
-"""When to adapt: on drift, while it pays, and again when the stream changes."""
+"""When to adapt: on drift, for as long as the objective falls, and again after a change."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

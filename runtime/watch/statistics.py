@@ -1,4 +1,4 @@
-"""What the objective and the drift score see of a batch: pooled features and entropies."""
+"""Statistics of a batch: pooled features, their moments, entropies."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ def entropies(logits: Floats) -> Floats:
 
 
 def floored(std: NDArray[Any]) -> Doubles:
-    """A unit for each channel: its own spread, but not a dead one's, which would count for all."""
+    """Each channel's spread as its unit, with a floor: a dead channel would outweigh all others."""
     unit: Doubles = np.maximum(std, _LEAST_SPREAD * std.max(), dtype=np.float64)
     return unit
 
@@ -56,7 +56,9 @@ def shrunk(shift: Doubles, variance: Doubles) -> Doubles:
 @dataclass(frozen=True)
 class QueueSettings(Options):
     queue: int = option(
-        4, "samples behind the statistics: a smaller batch borrows the last ones' features", low=1
+        4,
+        "samples behind the statistics: a smaller batch is filled up with the last ones' features",
+        low=1,
     )
 
 

@@ -68,7 +68,7 @@ class Estimator(Protocol[Loss]):
         ...
 
     def cosine(self, parameters: int, batch: int) -> float:
-        """About what an estimate and the gradient have; the rest of the estimate is noise."""
+        """Expected cosine between an estimate and the gradient; the rest is noise."""
         ...
 
 

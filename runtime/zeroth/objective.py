@@ -71,7 +71,7 @@ class EntropyAndAlignment:
         reduced = entropy.mean() if self.reduction == "mean" else entropy.sum()
         mean, std = moments(features)
         aligned = np.square(mean - self.source.mean).sum()
-        if len(features) > 1:  # one sample has no spread: its sigma of 0 says nothing
+        if len(features) > 1:  # a single sample has no spread
             aligned += np.square(std - self.source.std).sum()
         return float(self.entropy_weight * reduced + self.alignment_weight * aligned)
 

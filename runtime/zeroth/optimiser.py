@@ -27,7 +27,7 @@ class OptimiserSettings(Options):
 
 class Optimiser(Protocol):
     def step(self, theta: Floats, gradient: Floats, rate: float) -> Floats:
-        """The next theta; the one given is left as it is, for readers may still hold it."""
+        """The next theta, as a new array: readers may still hold the given one."""
         ...
 
     def reset(self) -> None: ...

@@ -208,3 +208,7 @@ def test_demonstration_shows_a_gain(capsys) -> None:
     assert main(["adapt", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["accuracy"]["adapted"] > report["accuracy"]["unadapted"] + 0.02
+    events = {event["kind"]: event for event in report["events"]}
+    assert (events["filter"]["before"], events["filter"]["after"]) == ("none", "contrast")
+    assert events["filter"]["images"] < 32
+    assert events["phase"]["reason"].startswith("watching -> adapting: drift ")

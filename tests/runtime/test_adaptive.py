@@ -1,5 +1,6 @@
 """The whole loop on a real, small model file: what it learns, costs, forgets and remembers."""
 
+import hashlib
 import threading
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import toy
 
 from zotta_edge import AdaptiveModel, Settings, ZottaError
 from zotta_edge.runtime.engine.engine import Engine
+from zotta_edge.runtime.events import Event
 from zotta_edge.runtime.state import file as states
 from zotta_edge.runtime.watch.statistics import Source, entropies, moments, pooled
 from zotta_edge.runtime.zeroth.parameters import Parameters
@@ -331,6 +333,45 @@ def test_a_model_without_calibration_says_how_to_get_one(tmp_path: Path) -> None
 def test_an_unknown_method_lists_the_known(path: Path) -> None:
     with pytest.raises(ZottaError, match="none, primed, zotta"):
         AdaptiveModel.load(path, method="magic")
+
+
+def test_a_warm_start_hashes_the_model_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load(path)
+    digest, hashed = hashlib.file_digest, list[str]()
+
+    def counting(stream: Any, name: Any) -> Any:
+        hashed.append(stream.name)
+        return digest(stream, name)
+
+    monkeypatch.setattr(hashlib, "file_digest", counting)
+    for method in ("zotta", "t3a", "none"):
+        hashed.clear()
+        model = load(path, method)
+        assert [Path(name) for name in hashed].count(path) == 1
+    assert model.fingerprint
+
+
+def test_a_prepared_batch_is_not_checked_again(path: Path) -> None:
+    """What it would be refused for: the check reads all of it."""
+    model, batch = load(path, "none"), toy.images(2)
+    batch[0, 0, 0, 0] = np.nan
+    with pytest.raises(ZottaError, match="NaN"):
+        model.predict(batch)
+    assert np.isnan(model.predict_prepared(batch).logits).any()
+
+
+def test_listeners_receive_what_was_decided(path: Path) -> None:
+    model, received = load(path), list[Event]()
+    model.events.subscribe(received.append)
+    run(model, 128, 64, shift=toy.SHIFT)
+    run(model, 128, 64, seed=4)
+    reasons = {event.kind: event.reason for event in received}
+    assert reasons["phase"] == "adapting -> watching: the stream is like the source again"
+    assert reasons["returned"].startswith("the stream is like the source again, drift ")
+    model.events.unsubscribe(received.append)
+    received.clear()
+    run(model, 64, 64, shift=toy.SHIFT)
+    assert received == []
 
 
 def test_an_engine_may_be_shared(path: Path) -> None:

@@ -39,14 +39,14 @@ def with_batch_statistics(content: bytes, path: str) -> bytes:
     """The same model with one input more, SHARE [1]: w, the batch's part of the statistics."""
     model = parse(content, path)
     info = _info(model, path)
-    found = _batch_norms(model, info)
-    if not found:
+    norms = _batch_norms(model, info)
+    if not norms:
         raise ZottaError(
             f"{path} has no BatchNorm, whose statistics bn_adapt replaces: use another method"
         )
     _add_scalars(model)
-    for one in found:
-        _mix(model, one)
+    for norm in norms:
+        _mix(model, norm)
     outputs = [LOGITS, *(layer.feature for layer in info.layers), EMBEDDING]
     declared = {tensor.name: tensor for tensor in (*model.graph.input, *model.graph.output)}
     nodes = live(model.graph.node, outputs)
@@ -59,7 +59,8 @@ def _info(model: ModelProto, path: str) -> ModelInfo:
 
 
 def _batch_norms(model: ModelProto, info: ModelInfo) -> list[_BatchNorm]:
-    return [one for norm in info.norms if (one := _batch_norm(model, norm))]
+    candidates = (_batch_norm(model, norm) for norm in info.norms)
+    return [norm for norm in candidates if norm is not None]
 
 
 def _batch_norm(model: ModelProto, norm: Norm) -> _BatchNorm | None:
@@ -127,7 +128,7 @@ def _mix(model: ModelProto, norm: _BatchNorm) -> None:
 
 
 def _mean(model: ModelProto, x: str, axes: list[int], output: str) -> NodeProto:
-    opset = next(one.version for one in model.opset_import if one.domain in ("", "ai.onnx"))
+    opset = next(each.version for each in model.opset_import if each.domain in ("", "ai.onnx"))
     if opset < 18:
         return helper.make_node("ReduceMean", [x], [output], axes=axes, keepdims=1)
     name = f"{output}.axes"

@@ -23,7 +23,25 @@ class BatchNormSettings(MethodSettings):
 
 
 class BatchNormAdaptation(Stateless):
-    """The batch has a share of n / (n + N) in mean and variance."""
+    """The batch has a share of n / (n + N) in mean and variance.
+
+    Parameters
+    ----------
+    engine
+        An opened model file with BatchNorms.
+    settings
+        `BatchNormSettings`.
+    events
+        Not used: nothing is decided.
+
+    Examples
+    --------
+    >>> from zotta_edge import AdaptiveModel
+    >>> from zotta_edge.models import embedded
+    >>> AdaptiveModel.load(embedded.MODEL, method="bn_adapt")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    zotta_edge.errors.ZottaError: ...has no BatchNorm, whose statistics bn_adapt replaces: ...
+    """
 
     moves_affines: ClassVar[bool] = False
 

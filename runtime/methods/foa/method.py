@@ -104,7 +104,28 @@ class Strategy:
 
 
 class Foa:
-    """Tries a generation of candidates on each batch and answers with the best."""
+    """Tries a generation of candidates on each batch and answers with the best.
+
+    Parameters
+    ----------
+    engine
+        An opened model file.
+    settings
+        `FoaSettings`.
+    events
+        Where decisions are reported.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from zotta_edge import AdaptiveModel
+    >>> from zotta_edge.models import embedded
+    >>> digits = np.load(embedded.STREAM)["images"][:16]
+    >>> from zotta_edge import Settings
+    >>> model = AdaptiveModel.load(embedded.MODEL, Settings(foa_candidates=5), "foa")
+    >>> model.predict(digits).adapted, model.status()["searched"]
+    (True, 'prompts')
+    """
 
     moves_affines: ClassVar[bool] = False
 
@@ -148,7 +169,7 @@ class Foa:
         return Answer(logits, True, None)
 
     def read(self, images: Floats) -> Answer:
-        best, shift = self._known  # taken at once: a call beside this one may be about to change
+        best, shift = self._known  # taken once: a call beside this one may replace it
         if best is None:
             outputs = self._engine.cone(self._engine.stem(images), {})
         else:

@@ -149,8 +149,8 @@ def _runs(content: bytes, info: ModelInfo, channels: int) -> bool:
     except ORT_ERRORS:
         return False
     wanted = [layer.channels for layer in info.layers]
-    found = [feature.shape for feature in features[:-1]]
-    return logits.shape == (2, info.classes) and found == [(2, width) for width in wanted]
+    shapes = [feature.shape for feature in features[:-1]]
+    return logits.shape == (2, info.classes) and shapes == [(2, width) for width in wanted]
 
 
 def _read(node: NodeProto, name: str, instead: str) -> None:

@@ -44,6 +44,27 @@ class Primed:
     A stream like the source moves nothing. A move that changes much is worth a second answer, where
     the budget allows it. When another stream begins, or another filter is chosen, all starts from
     the source again.
+
+    Parameters
+    ----------
+    engine
+        An opened model file.
+    settings
+        `PrimedSettings`.
+    events
+        Where decisions are reported.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from zotta_edge import AdaptiveModel
+    >>> from zotta_edge.models import embedded
+    >>> digits = np.load(embedded.STREAM)["images"][:64] // 4 + 128  # in a haze
+    >>> model = AdaptiveModel.load(embedded.MODEL, method="primed")
+    >>> model.predict(digits).adapted
+    True
+    >>> model.status()["filter"]
+    'contrast'
     """
 
     moves_affines: ClassVar[bool] = True

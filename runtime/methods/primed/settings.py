@@ -13,20 +13,26 @@ class FilterSettings(DriftSettings):
     """When a filter is tried, taken, kept and dropped (docs/primed.md, "Which filter, if any")."""
 
     filters: bool = option(
-        True, "show images of a drifted stream through the filter that brings them closest"
+        True, "filter images of a drifted stream where that brings them closer to the source"
     )
     filter_trial: int = option(12, "images that every filter is tried on before a choice", low=1)
     filter_evidence: int = option(
         64, "images that a stream's trials look at in all, before the choice is final", low=1
     )
     filter_gain: float = option(
-        0.7, "of the loss without a filter, which one must reach to be taken", low=0, high=1
+        0.7,
+        "a filter is taken when its loss is below this share of the loss without",
+        low=0,
+        high=1,
     )
     filter_keep: float = option(
-        0.85, "of the loss without a filter, which the one in use must reach", low=0, high=1
+        0.85,
+        "a filter is dropped when its loss is above this share of the loss without",
+        low=0,
+        high=1,
     )
     filter_change: float = option(
-        0.3, "in log |f(x) - x|^2, by which images of one stream may differ", low=0
+        0.3, "the stream is another when log |f(x) - x|^2 moves by more than this", low=0
     )
 
 
@@ -37,12 +43,14 @@ class PrimedSettings(MethodSettings, FilterSettings, CollapseSettings):
     damping: float = option(
         3.0, "lambda of the Gauss-Newton step, relative to J^T J's mean diagonal", low=1e-3
     )
-    window: int = option(256, "samples behind a primed step: more are surer", low=1)
+    window: int = option(
+        256, "samples behind a step: more make it surer, fewer make it quicker", low=1
+    )
     budget: float = option(
         1.08,
         "passes an image that may be spent on average, to try filters and to answer again after a "
-        "step; from 2 on, drifted images are also answered in a mirror, where the model does not "
-        "mind",
+        "step; from 2 on, drifted images are also answered mirrored, where the model gives mirror "
+        "images the same answers",
         low=1,
     )
     savings: float = option(

@@ -1,4 +1,4 @@
-"""When the stream has become another one: ZOA's test on what the first convolution makes of it."""
+"""Detect a change of domain: ZOA's test on the statistics of the first convolution."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -36,8 +36,8 @@ class DomainChange:
 
     def _moments(self, images: Floats) -> Doubles:
         """Sums of the first and second moment over the batch, [2, channel]."""
-        found = self._graph({IMAGE: images})
-        both = np.stack([found[_MEAN], found[_SQUARE]])  # [2, batch, channel, 1, 1]
+        moments = self._graph({IMAGE: images})
+        both = np.stack([moments[_MEAN], moments[_SQUARE]])  # [2, batch, channel, 1, 1]
         sums: Doubles = both.sum(axis=(1, 3, 4), dtype=np.float64)
         return sums
 
@@ -70,12 +70,12 @@ class DomainChange:
         self._count, self._known = int(state["count"][0]), bool(state["known"][0])
 
 
-def divergence(one: Doubles, other: Doubles) -> float:
-    """KL(one || other) + KL(other || one) of Gaussians, mean over channels; each is [2, channel].
+def divergence(a: Doubles, b: Doubles) -> float:
+    """KL(a || b) + KL(b || a) of Gaussians, mean over channels; each is [2, channel].
 
     The logarithms of the variances cancel between the two sides.
     """
-    (mean, variance), (mean_, variance_) = one, other
+    (mean, variance), (mean_, variance_) = a, b
     apart = np.square(mean - mean_)
     both = (variance + apart) / variance_ + (variance_ + apart) / variance - 2
     return float(both.mean() / 2)

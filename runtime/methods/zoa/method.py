@@ -45,7 +45,7 @@ class Bank:
         return mixed
 
     def add(self, delta: Floats) -> None:
-        """Keep a delta, trusted as much as the best so far; a full bank first gives one up."""
+        """Keep a delta with the best alpha so far; a full bank drops one of two alike."""
         deltas, alphas = self.deltas.copy(), self.alphas.copy()
         if self.used > self._settings.zoa_bank:
             gone = _most_similar(deltas[1 : self.used]) + 1
@@ -64,7 +64,27 @@ class Bank:
 
 
 class Zoa:
-    """Learns one delta of the affines a domain, and a mixture of those of earlier domains."""
+    """Learns one delta of the affines a domain, and a mixture of those of earlier domains.
+
+    Parameters
+    ----------
+    engine
+        An opened model file.
+    settings
+        `ZoaSettings`.
+    events
+        Where decisions are reported.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from zotta_edge import AdaptiveModel
+    >>> from zotta_edge.models import embedded
+    >>> digits = np.load(embedded.STREAM)["images"][:16]
+    >>> model = AdaptiveModel.load(embedded.MODEL, method="zoa")
+    >>> model.predict(digits).adapted, model.status()["domains"]
+    (True, 1)
+    """
 
     moves_affines: ClassVar[bool] = True
 
@@ -109,7 +129,7 @@ class Zoa:
         return Answer(logits, True, None)
 
     def read(self, images: Floats) -> Answer:
-        theta, shift = self._known  # taken at once: a call beside this one may be about to move
+        theta, shift = self._known  # taken once: a call beside this one may replace it
         batch = Batch.of(self._engine, self._parameters, images)
         return Answer(shift.logits(batch(theta)), False, None)
 

@@ -102,11 +102,11 @@ def learn(
     started = time.perf_counter()
     results, at = [], 0
     while at + size <= len(images) and not hurried():
-        results.append(model.predict(np.stack(images[at : at + size])))
+        results.append(model.predict_prepared(np.stack(images[at : at + size])))
         at += size
     seconds = time.perf_counter() - started
     if rest := images[at:]:
-        results.append(model.predict(np.stack(rest), adapt=False))
+        results.append(model.predict_prepared(np.stack(rest), adapt=False))
     adapted = sum(one.adapted for one in results)
     return Learned(joined(results), rest, Report.of(model), seconds, at // size, adapted)
 
@@ -114,7 +114,7 @@ def learn(
 def read(model: AdaptiveModel, images: Floats, size: int) -> Result:
     """Answer with the model as it is, a few images at a time: memory stays bounded."""
     parts = [images[at : at + size] for at in range(0, len(images), size)]
-    return joined([model.predict(part, adapt=False) for part in parts])
+    return joined([model.predict_prepared(part, adapt=False) for part in parts])
 
 
 def joined(results: list[Result]) -> Result:

@@ -59,8 +59,8 @@ class Fp32:
     def passes(self) -> float:
         return self._passes()
 
-    def predict(self, images: Floats, adapt: bool = True) -> Result:
-        logits = np.asarray(self._predict(images), np.float32)
+    def predict_prepared(self, batch: Floats, adapt: bool = True) -> Result:
+        logits = np.asarray(self._predict(batch), np.float32)
         if not adapt:
             self._reset()
         labels, probabilities = logits.argmax(axis=1), np.exp(log_softmax(logits))

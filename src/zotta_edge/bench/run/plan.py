@@ -84,9 +84,9 @@ def _try(condition: Condition, scratch: Scratch, spec: Spec) -> Cost:
     images = as_batch(_first_images(condition, scratch), condition.model.info.preprocessing)
     try:
         subject, _ = replace(spec, settings=dict(spec.settings) | {"always": True}).open()
-        subject.predict(images, adapt=False)
+        subject.predict_prepared(images, adapt=False)
         passes, started = subject.passes, time.perf_counter()
-        subject.predict(images)
+        subject.predict_prepared(images)
     except ZottaError as error:
         return Cost(reason=str(error).replace(spec.model, condition.model.path.name))
     seconds = time.perf_counter() - started

@@ -97,7 +97,7 @@ def measure(task: Task, subject: Subject, plain: Subject | None) -> dict[str, An
             raise ZottaError("the run that asked for this is gone")
         images = as_batch(task.images(first, last), task.pixels)
         if index == 0:  # the first pass of a session allocates its memory
-            subject.predict(images, adapt=False)
+            subject.predict_prepared(images, adapt=False)
         ways = [(own, subject)]
         if plain and index % every == 0:
             ways.insert(index // every % 2, (other, plain))
