@@ -76,9 +76,10 @@ class AdaptiveModel:
     >>> from zotta_edge.models import embedded
     >>> model = AdaptiveModel.load(embedded.MODEL)
     >>> digits = np.load(embedded.STREAM)["images"][:64] // 4 + 128  # in a haze
-    >>> model.events.subscribe(lambda event: print(event.kind, event.after))
+    >>> model.events.subscribe(lambda event: print(event.kind))
     >>> result = model.predict(digits)
-    filter contrast
+    changed
+    filter
     >>> result.labels.shape, result.adapted
     ((64,), True)
     >>> model.status()["filter"]

@@ -180,4 +180,7 @@ class Events:
         """Log an event and hand it to the listeners."""
         log.log(event.level, "%s: %s", event.kind, event.reason)
         for listener in tuple(self._listeners):
-            listener(event)
+            try:
+                listener(event)
+            except Exception:  # a listener's fault must not stop an update half way
+                log.exception("a listener failed on %s", event.kind)

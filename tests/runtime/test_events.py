@@ -69,6 +69,19 @@ def test_a_listener_may_leave_while_it_is_told() -> None:
     assert received == [StreamChanged(1.0)]
 
 
+def test_a_listener_that_fails_stops_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    events, received = Events(), list[Event]()
+
+    def fail(event: Event) -> None:
+        raise RuntimeError("no disk")
+
+    events.subscribe(fail)
+    events.subscribe(received.append)
+    events.report(StreamChanged(1.0))
+    assert received == [StreamChanged(1.0)]
+    assert "a listener failed on changed" in caplog.text
+
+
 def test_listening_ends_with_its_block() -> None:
     events, received = Events(), list[Event]()
     with events.listening(received.append):
