@@ -5,8 +5,7 @@ from importlib import import_module
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import ModelInfo
-from zotta_edge.runtime.methods.contract import Method
-from zotta_edge.runtime.settings import Settings
+from zotta_edge.runtime.methods.contract import Method, MethodSettings
 
 METHODS: Mapping[str, str] = {  # name -> module.class in this package
     "none": "none.NoAdaptation",
@@ -23,7 +22,7 @@ METHODS: Mapping[str, str] = {  # name -> module.class in this package
 
 
 def chosen_layers(
-    kind: type[Method], settings: Settings, read: Callable[[], ModelInfo]
+    kind: type[Method], settings: MethodSettings, read: Callable[[], ModelInfo]
 ) -> tuple[int, ...] | None:
     """What `Engine.open` is to move: the settings' layers, the method's own, None: calibrated.
 
@@ -39,7 +38,7 @@ def chosen_layers(
     return layers
 
 
-def default_method(info: ModelInfo, settings: Settings) -> str:
+def default_method(info: ModelInfo, settings: MethodSettings) -> str:
     """The method for a file when none is given: primed where the file allows it."""
     primed = info.prime is not None and settings.layers in (None, info.prime.layers)
     return "primed" if primed else "zotta"

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from zotta_edge.format import Floats, ModelInfo
 from zotta_edge.runtime.engine.engine import Engine, Outputs
-from zotta_edge.runtime.engine.forward import Batch
 from zotta_edge.runtime.events import Events
 from zotta_edge.runtime.methods.contract import Answer, MethodSettings
 from zotta_edge.runtime.state import fields as states
 from zotta_edge.runtime.watch.statistics import entropies
 from zotta_edge.runtime.zeroth.estimator import DirectionSettings, SharedDirections
+from zotta_edge.runtime.zeroth.forward import Batch
 from zotta_edge.runtime.zeroth.objective import EntropySettings
 from zotta_edge.runtime.zeroth.optimiser import OptimiserSettings, Sgd
 from zotta_edge.runtime.zeroth.parameters import Parameters

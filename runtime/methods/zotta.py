@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from zotta_edge.format import Floats
 from zotta_edge.options import option
 from zotta_edge.runtime.engine.engine import Engine, Outputs
-from zotta_edge.runtime.engine.forward import Batch
 from zotta_edge.runtime.events import Events, Returned
 from zotta_edge.runtime.methods.contract import Answer, MethodSettings, calibration_of
 from zotta_edge.runtime.state import fields as states
@@ -22,6 +21,7 @@ from zotta_edge.runtime.watch.rollback import Rollback, RollbackSettings
 from zotta_edge.runtime.watch.statistics import Queue, QueueSettings, Source
 from zotta_edge.runtime.watch.trust_region import Distance, TrustRegion, TrustSettings
 from zotta_edge.runtime.zeroth.estimator import Estimate, EstimatorSettings, estimator_of
+from zotta_edge.runtime.zeroth.forward import Batch
 from zotta_edge.runtime.zeroth.objective import EntropyAndAlignment, ObjectiveSettings
 from zotta_edge.runtime.zeroth.optimiser import OptimiserSettings, Sgd
 from zotta_edge.runtime.zeroth.parameters import Parameters

@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 
 from zotta_edge.format import Floats
 from zotta_edge.runtime.engine.engine import Engine, Outputs
-from zotta_edge.runtime.engine.forward import Batch
 from zotta_edge.runtime.events import Events, StreamChanged
 from zotta_edge.runtime.methods.contract import calibration_of
 from zotta_edge.runtime.methods.primed.budget import PassBudget
@@ -16,6 +15,7 @@ from zotta_edge.runtime.methods.primed.filters import AS_IS, Filters
 from zotta_edge.runtime.methods.primed.settings import PrimedSettings
 from zotta_edge.runtime.methods.primed.stream_watch import StreamWatch
 from zotta_edge.runtime.state import fields as states
+from zotta_edge.runtime.zeroth.forward import Batch
 from zotta_edge.runtime.zeroth.parameters import Parameters
 
 

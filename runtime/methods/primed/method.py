@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import Floats, Prime
 from zotta_edge.runtime.engine.engine import Engine, Outputs
-from zotta_edge.runtime.engine.forward import Batch
 from zotta_edge.runtime.engine.head import Head
 from zotta_edge.runtime.events import Events, PhaseChanged
 from zotta_edge.runtime.methods.contract import Answer, calibration_of
@@ -35,6 +34,7 @@ from zotta_edge.runtime.state import fields as states
 from zotta_edge.runtime.watch.collapse import Collapse
 from zotta_edge.runtime.watch.guard import GuardCounts
 from zotta_edge.runtime.watch.trust_region import Distance
+from zotta_edge.runtime.zeroth.forward import Batch
 from zotta_edge.runtime.zeroth.parameters import Parameters
 
 

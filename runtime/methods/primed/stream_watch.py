@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 
 from zotta_edge.format import Floats, ModelInfo
 from zotta_edge.runtime.engine.engine import Outputs
-from zotta_edge.runtime.engine.forward import Batch
 from zotta_edge.runtime.methods.contract import calibration_of
 from zotta_edge.runtime.state import fields as states
 from zotta_edge.runtime.watch.drift import Drift, DriftSettings
 from zotta_edge.runtime.watch.statistics import Source
+from zotta_edge.runtime.zeroth.forward import Batch
 
 
 class StreamWatch:

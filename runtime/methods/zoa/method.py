@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from zotta_edge.format import Floats, ModelInfo
 from zotta_edge.runtime.engine.engine import Engine, Outputs
-from zotta_edge.runtime.engine.forward import Batch
 from zotta_edge.runtime.events import Events
 from zotta_edge.runtime.methods.activation_shift import ActivationShift
 from zotta_edge.runtime.methods.contract import Answer, calibration_of
@@ -22,6 +21,7 @@ from zotta_edge.runtime.methods.zoa.settings import ZoaSettings
 from zotta_edge.runtime.state import fields as states
 from zotta_edge.runtime.watch.statistics import Queue, Source, moments
 from zotta_edge.runtime.zeroth.estimator import draw
+from zotta_edge.runtime.zeroth.forward import Batch
 from zotta_edge.runtime.zeroth.parameters import Parameters
 
 

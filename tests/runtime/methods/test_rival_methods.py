@@ -17,7 +17,6 @@ from zotta_edge.export.pipeline import ExportOptions, export_model
 from zotta_edge.format import EMBEDDING, IMAGE, LOGITS
 from zotta_edge.models import embedded
 from zotta_edge.runtime.engine.engine import Engine, Outputs
-from zotta_edge.runtime.engine.forward import Batch
 from zotta_edge.runtime.engine.head import Head
 from zotta_edge.runtime.methods import lame
 from zotta_edge.runtime.methods.foa import method as foa
@@ -26,6 +25,7 @@ from zotta_edge.runtime.methods.zoa import method as zoa
 from zotta_edge.runtime.methods.zoa.domain import divergence
 from zotta_edge.runtime.watch.statistics import entropies, log_softmax
 from zotta_edge.runtime.zeroth.estimator import draw
+from zotta_edge.runtime.zeroth.forward import Batch
 from zotta_edge.runtime.zeroth.parameters import Parameters
 
 Floats = NDArray[np.float32]
