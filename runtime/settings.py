@@ -11,7 +11,7 @@ from typing import ClassVar
 from zotta_edge.options import Option, describe
 from zotta_edge.runtime.methods.bn_adapt.method import BatchNormSettings
 from zotta_edge.runtime.methods.contract import MethodSettings
-from zotta_edge.runtime.methods.foa.method import FoaSettings
+from zotta_edge.runtime.methods.foa.settings import FoaSettings
 from zotta_edge.runtime.methods.lame import LameSettings
 from zotta_edge.runtime.methods.primed.settings import PrimedSettings
 from zotta_edge.runtime.methods.t3a import T3ASettings

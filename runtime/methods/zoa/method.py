@@ -16,6 +16,7 @@ from zotta_edge.runtime.engine.engine import Engine, Outputs
 from zotta_edge.runtime.events import Events
 from zotta_edge.runtime.methods.activation_shift import ActivationShift
 from zotta_edge.runtime.methods.contract import Answer, calibration_of
+from zotta_edge.runtime.methods.zoa.bank import Bank
 from zotta_edge.runtime.methods.zoa.domain import DomainChange
 from zotta_edge.runtime.methods.zoa.settings import ZoaSettings
 from zotta_edge.runtime.state import fields as states
@@ -23,44 +24,6 @@ from zotta_edge.runtime.watch.statistics import Queue, Source, moments
 from zotta_edge.runtime.zeroth.estimator import draw
 from zotta_edge.runtime.zeroth.forward import Batch
 from zotta_edge.runtime.zeroth.parameters import Parameters
-
-
-class Bank:
-    """Deltas of earlier domains and the source's, which is zero and always the first."""
-
-    def __init__(self, parameters: int, settings: ZoaSettings) -> None:
-        self._parameters, self._settings = parameters, settings
-        self.reset()
-
-    def reset(self) -> None:
-        rows = self._settings.zoa_bank + 1
-        self.deltas: Floats = np.zeros((rows, self._parameters), np.float32)
-        self.alphas: Floats = np.zeros(rows, np.float32)
-        self.used = 1
-
-    def mixed(self, alphas: Floats) -> Floats:
-        """sum_i softmax(10 alpha)_i delta_i, [d]; alphas [used]."""
-        weights = np.exp(self._settings.zoa_temperature * (alphas - alphas.max()))
-        mixed: Floats = (weights / weights.sum()).astype(np.float32) @ self.deltas[: self.used]
-        return mixed
-
-    def add(self, delta: Floats) -> None:
-        """Keep a delta with the best alpha so far; a full bank drops one of two alike."""
-        deltas, alphas = self.deltas.copy(), self.alphas.copy()
-        if self.used > self._settings.zoa_bank:
-            gone = _most_similar(deltas[1 : self.used]) + 1
-            deltas[gone:-1], alphas[gone:-1] = deltas[gone + 1 :], alphas[gone + 1 :]
-            self.used -= 1
-        deltas[self.used], alphas[self.used] = delta, alphas[: self.used].max()
-        self.deltas, self.alphas = deltas, alphas
-        self.used += 1
-
-    def state(self) -> dict[str, NDArray[Any]]:
-        return {"deltas": self.deltas, "alphas": self.alphas, "used": np.array([self.used])}
-
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        self.deltas, self.alphas = state["deltas"].copy(), state["alphas"].copy()
-        self.used = int(state["used"][0])
 
 
 class Zoa:
@@ -221,10 +184,3 @@ def one_sided(rise: float, size: float, credit: Floats) -> Floats:
 
 def _descend(values: Floats, gradient: Floats, rate: float, decay: float) -> Floats:
     return np.asarray(values - rate * (gradient + decay * values), np.float32)
-
-
-def _most_similar(deltas: Floats) -> int:
-    """The earlier one of the two deltas with the largest cosine."""
-    unit = deltas / np.maximum(np.linalg.norm(deltas, axis=1, keepdims=True), 1e-12)
-    cosines = np.triu(unit @ unit.T, 1) + np.tril(np.full((len(unit), len(unit)), -np.inf))
-    return int(np.argmax(cosines) // len(unit))

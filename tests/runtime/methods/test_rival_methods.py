@@ -19,9 +19,10 @@ from zotta_edge.models import embedded
 from zotta_edge.runtime.engine.engine import Engine, Outputs
 from zotta_edge.runtime.engine.head import Head
 from zotta_edge.runtime.methods import lame
-from zotta_edge.runtime.methods.foa import method as foa
+from zotta_edge.runtime.methods.foa.strategy import Strategy
 from zotta_edge.runtime.methods.registry import METHODS
 from zotta_edge.runtime.methods.zoa import method as zoa
+from zotta_edge.runtime.methods.zoa.bank import Bank
 from zotta_edge.runtime.methods.zoa.domain import divergence
 from zotta_edge.runtime.watch.statistics import entropies, log_softmax
 from zotta_edge.runtime.zeroth.estimator import draw
@@ -239,7 +240,7 @@ def test_zoa_moves_blocks_1_to_8_of_12(path: Path, count: int, expected: tuple[i
 
 
 def test_the_bank_gives_up_one_of_the_most_similar() -> None:
-    bank, rng = zoa.Bank(40, SETTINGS), np.random.default_rng(0)
+    bank, rng = Bank(40, SETTINGS), np.random.default_rng(0)
     shapes = {name: array.shape for name, array in bank.state().items()}
     deltas = rng.standard_normal((SETTINGS.zoa_bank, 40)).astype(np.float32)
     deltas[20] = 2 * deltas[5]
@@ -256,7 +257,7 @@ def test_the_bank_gives_up_one_of_the_most_similar() -> None:
 
 
 def test_the_bank_mixes() -> None:
-    bank = zoa.Bank(2, SETTINGS)
+    bank = Bank(2, SETTINGS)
     bank.add(np.array([1, 3], np.float32))
     np.testing.assert_allclose(bank.mixed(bank.alphas[:2]), [0.5, 1.5])  # as sure as of the source
     np.testing.assert_allclose(bank.mixed(np.array([0, 5], np.float32)), [1, 3])
@@ -321,7 +322,7 @@ def test_the_strategy_is_cmas_own() -> None:
         "verbose": -9,
     }
     reference = cma.CMAEvolutionStrategy(size * [0.0], SETTINGS.foa_sigma, options)
-    ours = foa.Strategy(size, Settings(foa_candidates=9, seed=3))
+    ours = Strategy(size, Settings(foa_candidates=9, seed=3))
 
     def loss(x: NDArray[np.float64]) -> float:
         return float((np.linspace(1, 9, size) * (x - 1) ** 2).sum())

@@ -20,8 +20,7 @@ from zotta_edge.models import embedded
 from zotta_edge.runtime.engine.engine import Engine
 from zotta_edge.runtime.engine.session import read_info
 from zotta_edge.runtime.io.preprocessing import mirrored
-from zotta_edge.runtime.methods.primed.stream_watch import StreamWatch
-from zotta_edge.runtime.watch.statistics import Source, shrunk
+from zotta_edge.runtime.watch.statistics import Source
 from zotta_edge.runtime.zeroth.parameters import Parameters
 
 Pixels, Labels = NDArray[np.uint8], NDArray[np.int64]
@@ -170,22 +169,6 @@ def test_every_change_of_the_stream_is_noticed(path: Path, batch: int) -> None:
     assert 4 <= kinds.count("changed") + kinds.count("collapse") <= 6
 
 
-def test_a_change_right_after_a_switch_of_filters_is_noticed(path: Path) -> None:
-    """All of the batch that a filter was chosen on is known to be of the new stream."""
-    engine = Engine.open(path, threads=1)
-    watch = StreamWatch(engine.info, engine.chosen, Settings())
-
-    def features(seed: int, shift: float) -> list[Floats]:
-        outputs = engine.cone(engine.stem(toy.images(64, seed, shift)), {})
-        return list(outputs.features[: min(engine.chosen)])
-
-    assert not watch.changed(features(0, 0.0))
-    watch.begin(features(3, toy.SHIFT), 64)
-    assert watch.changed(features(4, -toy.SHIFT))
-    watch.begin(features(3, toy.SHIFT), 0)  # some may be of the stream before: wait and see
-    assert not watch.changed(features(4, -toy.SHIFT))
-
-
 def test_a_move_is_no_change_of_the_stream(tmp_path: Path) -> None:
     """With the first layer among the chosen ones, what is watched moves with theta."""
     model = load(primed(tmp_path / "toy.onnx", chosen=(0, 1)))
@@ -194,13 +177,6 @@ def test_a_move_is_no_change_of_the_stream(tmp_path: Path) -> None:
         model.predict(toy.images(64, seed, shift=toy.SHIFT))
         distances.append(model.status()["distance"])
     assert min(distances) > 0.5 * max(distances)
-
-
-def test_shrinking_takes_out_what_sampling_explains() -> None:
-    shift, variance = np.array([3.0, 4.0]), np.array([2.0, 3.0])
-    np.testing.assert_allclose(shrunk(shift, variance), shift * (1 - 5 / 25))
-    assert not shrunk(shift, variance * 10).any()
-    assert not shrunk(np.zeros(2), variance).any()
 
 
 def test_the_distance_is_bounded(path: Path) -> None:
