@@ -32,12 +32,8 @@ class Lame(Stateless):
 
     Parameters
     ----------
-    engine
-        An opened model file.
-    settings
-        `LameSettings`.
-    events
-        Where decisions are reported.
+    engine, settings, events
+        An opened model file, `LameSettings`, and where to report decisions.
 
     Examples
     --------

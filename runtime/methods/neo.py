@@ -24,12 +24,8 @@ class Neo:
 
     Parameters
     ----------
-    engine
-        An opened model file.
-    settings
-        Not read.
-    events
-        Where decisions are reported.
+    engine, settings, events
+        An opened model file; the others are not read.
 
     Examples
     --------

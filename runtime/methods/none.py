@@ -13,12 +13,8 @@ class NoAdaptation(Stateless):
 
     Parameters
     ----------
-    engine
-        An opened model file.
-    settings
-        Not read.
-    events
-        Where decisions are reported.
+    engine, settings, events
+        An opened model file; the others are not read.
 
     Examples
     --------

@@ -33,12 +33,8 @@ class T3A:
 
     Parameters
     ----------
-    engine
-        An opened model file.
-    settings
-        `T3ASettings`.
-    events
-        Where decisions are reported.
+    engine, settings, events
+        An opened model file, `T3ASettings`, and where to report decisions.
 
     Examples
     --------

@@ -44,12 +44,8 @@ class Zoo:
 
     Parameters
     ----------
-    engine
-        An opened model file.
-    settings
-        `ZooSettings`.
-    events
-        Where decisions are reported.
+    engine, settings, events
+        An opened model file, `ZooSettings`, and where to report decisions.
 
     Examples
     --------

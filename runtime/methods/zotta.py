@@ -53,12 +53,8 @@ class Zotta:
 
     Parameters
     ----------
-    engine
-        An opened model file.
-    settings
-        `ZottaSettings`.
-    events
-        Where decisions are reported.
+    engine, settings, events
+        An opened model file, `ZottaSettings`, and where to report decisions.
 
     Examples
     --------

@@ -27,12 +27,8 @@ class BatchNormAdaptation(Stateless):
 
     Parameters
     ----------
-    engine
-        An opened model file with BatchNorms.
-    settings
-        `BatchNormSettings`.
-    events
-        Not used: nothing is decided.
+    engine, settings, events
+        An opened model file with BatchNorms, `BatchNormSettings`, and where to report decisions.
 
     Examples
     --------

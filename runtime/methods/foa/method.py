@@ -28,12 +28,8 @@ class Foa:
 
     Parameters
     ----------
-    engine
-        An opened model file.
-    settings
-        `FoaSettings`.
-    events
-        Where decisions are reported.
+    engine, settings, events
+        An opened model file, `FoaSettings`, and where to report decisions.
 
     Examples
     --------

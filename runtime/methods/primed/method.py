@@ -9,6 +9,16 @@ would be r = mu(theta) - t J (theta - theta_S) - mu_S off, and damped Gauss-Newt
 What is still off where the classifier reads is taken out there: logits = head(embedding - delta).
 Before all that, images of a drifted stream go through the filter that brings them closest to the
 source, if one does.
+
+>>> import numpy as np
+>>> from zotta_edge import AdaptiveModel
+>>> from zotta_edge.models import embedded
+>>> digits = np.load(embedded.STREAM)["images"][:64] // 4 + 128  # in a haze
+>>> model = AdaptiveModel.load(embedded.MODEL, method="primed")
+>>> model.predict(digits).adapted
+True
+>>> model.status()["filter"]
+'contrast'
 """
 
 from collections.abc import Mapping
@@ -41,30 +51,13 @@ from zotta_edge.runtime.zeroth.parameters import Parameters
 class Primed:
     """One pass a batch: answer, measure how far off the features are, move.
 
-    A stream like the source moves nothing. A move that changes much is worth a second answer, where
-    the budget allows it. When another stream begins, or another filter is chosen, all starts from
-    the source again.
+    A stream like the source moves nothing. After a large move the batch is answered again, where
+    the budget allows it. Another stream, or another filter, starts from the source.
 
     Parameters
     ----------
-    engine
-        An opened model file.
-    settings
-        `PrimedSettings`.
-    events
-        Where decisions are reported.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from zotta_edge import AdaptiveModel
-    >>> from zotta_edge.models import embedded
-    >>> digits = np.load(embedded.STREAM)["images"][:64] // 4 + 128  # in a haze
-    >>> model = AdaptiveModel.load(embedded.MODEL, method="primed")
-    >>> model.predict(digits).adapted
-    True
-    >>> model.status()["filter"]
-    'contrast'
+    engine, settings, events
+        An opened model file, `PrimedSettings`, and where to report decisions.
     """
 
     moves_affines: ClassVar[bool] = True
@@ -114,9 +107,8 @@ class Primed:
     def read(self, images: Floats) -> Answer:
         known = self._published  # taken once: a call beside this one may replace it
         outputs = self._lens.batch(self._lens.filters(known.filter, images))(known.theta)
-        return Answer(
-            self._logits(outputs, images, known, self._mirror.wanted(known)), False, known.drift
-        )
+        logits = self._logits(outputs, images, known, self._mirror.wanted(known))
+        return Answer(logits, False, known.drift)
 
     def _move(self, outputs: Outputs) -> None:
         self._lens.watch.observe_adapted(outputs)
@@ -132,11 +124,10 @@ class Primed:
         return self._embedding.corrected(logits, known.delta)
 
     def _publish(self) -> Published:
-        lens, theta = self._lens, self._alignment.theta
-        self._published = Published(
-            theta, self._embedding.delta(), lens.choice.name, lens.watch.drift.score
-        )
-        return self._published
+        name, drift = self._lens.choice.name, self._lens.watch.drift.score
+        known = Published(self._alignment.theta, self._embedding.delta(), name, drift)
+        self._published = known
+        return known
 
     def _collapsed(self, logits: Floats, batch: Batch) -> bool:
         at_source, source = self._alignment.at_source, self._parameters.source

@@ -31,12 +31,8 @@ class Zoa:
 
     Parameters
     ----------
-    engine
-        An opened model file.
-    settings
-        `ZoaSettings`.
-    events
-        Where decisions are reported.
+    engine, settings, events
+        An opened model file, `ZoaSettings`, and where to report decisions.
 
     Examples
     --------

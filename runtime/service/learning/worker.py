@@ -69,9 +69,10 @@ class Report:
 
 
 def _distances(model: AdaptiveModel, chosen: Any) -> dict[int, float]:
-    theta = model.arrays().get("method.theta")
+    arrays = model.arrays()
+    theta = next((arrays[name] for name in arrays if name.endswith(".theta")), None)
     if theta is None:
-        return {}  # a method that learns something else
+        return {}  # the method does not move theta
     source = Parameters(model.info, chosen).source
     if theta.shape != source.shape:
         return {}

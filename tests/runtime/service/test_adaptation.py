@@ -307,7 +307,7 @@ def test_picture_of_the_adaptation(adapted: Server) -> None:
     assert 0 < status["entropy"] < np.log(10)
     assert 0 < status["latency"]["p50"] <= status["latency"]["p99"]
     assert sum(entry["count"] for entry in status["recent"]) == min(status["answered"], 256)
-    assert any("adapting" in event["event"] for event in status["events"])
+    assert any("adapting" in event["reason"] for event in status["events"])
     assert all(event["reason"] for event in status["events"])
     points = adapted.get(f"{ADAPTATION}/history")["points"]
     assert len(points) >= 6
