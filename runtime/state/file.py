@@ -51,9 +51,19 @@ def load(path: str | Path, like: Arrays, model: str, method: str) -> dict[str, N
     if header["method"] != method:
         raise ZottaError(f"{path} is a state of method {header['method']}, not of {method}")
     if header["format"] == version1.FORMAT:
-        arrays = version1.upgraded(arrays, method)
+        arrays = _upgraded(path, arrays, method)
     _check_fields(path, arrays, like)
     return arrays
+
+
+def _upgraded(path: str | Path, arrays: Arrays, method: str) -> dict[str, NDArray[Any]]:
+    try:
+        return version1.upgraded(arrays, method)
+    except (KeyError, IndexError, ValueError) as error:
+        raise ZottaError(
+            f"{path} has state format {version1.FORMAT} (zotta-edge 0.1.0) with other fields than "
+            "that version wrote: start with a new state file"
+        ) from error
 
 
 def _check_fields(path: str | Path, arrays: Arrays, like: Arrays) -> None:

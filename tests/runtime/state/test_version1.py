@@ -76,6 +76,18 @@ def test_adaptation_goes_on_and_is_saved_as_the_new_version(method: str, tmp_pat
     np.testing.assert_array_equal(model.predict(images).logits, other.predict(images).logits)
 
 
+def test_one_that_does_not_map_is_refused_with_its_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, odd = tmp_path / "odd.state", {"counts": np.arange(3), "method.gate.numbers": np.ones(2)}
+    with monkeypatch.context() as older:
+        older.setattr(file, "FORMAT_VERSION", "1")
+        file.save(path, odd, "f" * 64, "zotta")
+    with pytest.raises(ZottaError, match=r"state format 1 \(zotta-edge 0.1.0\)") as caught:
+        file.load(path, {}, "f" * 64, "zotta")
+    assert "\n" not in str(caught.value)
+
+
 def test_a_damaged_one_is_refused(tmp_path: Path) -> None:
     content = bytearray((DATA / "zotta-0.1.0.state").read_bytes())
     content[-1] ^= 1
