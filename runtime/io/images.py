@@ -7,36 +7,35 @@ classifiers were trained on. Sixteen-bit images keep their high byte. EXIF orien
 import glob
 import os
 import re
-import struct
+import stat
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zotta_edge.errors import ZottaError
+from zotta_edge.runtime.io.stills import MAX_BYTES, MAX_PIXELS, still
 
 Image = NDArray[np.uint8]
 
-EXTENSIONS = frozenset(
-    {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
-)
-MAX_PIXELS = 64_000_000  # 192 MB decoded; OpenCV alone would let 3 GB through
-MAX_BYTES = 64 * 2**20
+EXTENSIONS = frozenset({".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".webp"})
 # OpenCV's own limit, for headers that it reads otherwise than we do; it looks when it is imported.
 os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", str(MAX_PIXELS))
-
-_PNM = re.compile(rb"P[1-6]\s+(?:#[^\r\n]*[\r\n]\s*)*(\d{1,9})\s+(\d{1,9})\s")
-_WITHOUT_LENGTH = frozenset({0x00, 0x01, *range(0xD0, 0xD8), 0xFF})  # markers of a JPEG
 
 
 def read_image(path: str | Path) -> Image:
     """Decode the image file at `path`."""
     try:
-        if Path(path).stat().st_size > MAX_BYTES:
+        about = Path(path).stat()
+        if not stat.S_ISREG(about.st_mode):  # a pipe would be waited for, a device read for ever
+            raise ZottaError(f"{path} is not a file: expected an image")
+        if about.st_size > MAX_BYTES:
             raise ZottaError(f"{path} is larger than {MAX_BYTES >> 20} MB: not read")
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise ZottaError(f"cannot read {path}: {error.strerror or error}") from error
+        with Path(path).open("rb") as stream:
+            data = stream.read(MAX_BYTES + 1)  # it may have grown
+    except (OSError, ValueError) as error:  # ValueError: a name with a null in it
+        reason = getattr(error, "strerror", None) or error
+        raise ZottaError(f"cannot read {path}: {reason}") from error
     return decode(data, str(path))
 
 
@@ -45,10 +44,11 @@ def decode(data: bytes, name: str = "the image") -> Image:
     import cv2
     from cv2.utils.logging import LOG_LEVEL_SILENT, setLogLevel
 
-    _check_size(data, name)
+    found = still(data, name)
     level = setLogLevel(LOG_LEVEL_SILENT)  # the error below says it in one line
     try:
-        image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
+        flags = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
+        image = cv2.imdecode(np.frombuffer(found.data, np.uint8), flags)
     except cv2.error:
         image = None
     finally:
@@ -56,7 +56,15 @@ def decode(data: bytes, name: str = "the image") -> Image:
     if image is None:
         raise ZottaError(f"{name} is damaged or of an unsupported kind: cannot be decoded")
     rgb: Image = cv2.cvtColor(image, cv2.COLOR_BGR2RGB, dst=image)
-    return rgb
+    return _upright(rgb, found.orientation)
+
+
+def _upright(image: Image, orientation: int) -> Image:
+    """As EXIF's orientation says it is to be seen."""
+    if orientation > 4:
+        image = image.swapaxes(0, 1)
+    rows, columns = (-1 if orientation in turned else 1 for turned in ((3, 4, 7, 8), (2, 3, 6, 7)))
+    return np.ascontiguousarray(image[::rows, ::columns])
 
 
 def list_images(where: str | Path, recursive: bool = True) -> list[Path]:
@@ -94,79 +102,3 @@ def _walk(folder: Path) -> list[Path]:
         seen.update(real.values())
         found += [Path(parent, name) for name in files]
     return found
-
-
-def _check_size(data: bytes, name: str) -> None:
-    """Refuse, before decoding, what would not fit in a small device's memory."""
-    if len(data) > MAX_BYTES:
-        raise ZottaError(f"{name} is larger than {MAX_BYTES >> 20} MB: not decoded")
-    try:
-        size = _size_in_header(data)
-    except (struct.error, IndexError, ValueError):
-        raise ZottaError(f"{name} is damaged: its header ends early") from None
-    if size is None:
-        raise ZottaError(f"{name} is not a JPEG, PNG, WebP, TIFF, BMP, GIF or PNM image")
-    width, height = size
-    if not 0 < width * height <= MAX_PIXELS:
-        raise ZottaError(
-            f"{name} is {width} x {height} pixels: more than {MAX_PIXELS // 10**6} million, "
-            "not decoded"
-        )
-
-
-def _size_in_header(data: bytes) -> tuple[int, int] | None:
-    """Width and height as the header declares them; None for an unknown format."""
-    if data.startswith(b"\x89PNG\r\n\x1a\n"):
-        return struct.unpack_from(">II", data, 16)
-    if data.startswith(b"\xff\xd8\xff"):
-        return _jpeg_size(data)
-    if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
-        return _webp_size(data)
-    if data[:4] in (b"II*\0", b"MM\0*"):
-        return _tiff_size(data)
-    if data[:6] in (b"GIF87a", b"GIF89a"):
-        return struct.unpack_from("<HH", data, 6)
-    if data.startswith(b"BM"):
-        (header,) = struct.unpack_from("<I", data, 14)
-        width, height = struct.unpack_from("<HH" if header == 12 else "<ii", data, 18)
-        return abs(width), abs(height)
-    if pnm := _PNM.match(data[:4096]):
-        return int(pnm[1]), int(pnm[2])
-    return None
-
-
-def _jpeg_size(data: bytes) -> tuple[int, int]:
-    """As libjpeg looks for it: what stands between a segment and the next marker is passed over."""
-    at = 2
-    while True:
-        at = data.index(0xFF, at) + 1
-        marker = data[at]
-        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):  # start of frame
-            height, width = struct.unpack_from(">HH", data, at + 4)
-            return width, height
-        if marker not in _WITHOUT_LENGTH:
-            at += 1 + max(2, struct.unpack_from(">H", data, at + 1)[0])
-
-
-def _webp_size(data: bytes) -> tuple[int, int]:
-    if data[12:16] == b"VP8X":
-        low, middle, high = struct.unpack_from("<HHH", data, 24)
-        return 1 + low + ((middle & 0xFF) << 16), 1 + (middle >> 8) + (high << 8)
-    if data[12:16] == b"VP8L":
-        bits = struct.unpack_from("<I", data, 21)[0]
-        return 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
-    width, height = struct.unpack_from("<HH", data, 26)
-    return width & 0x3FFF, height & 0x3FFF
-
-
-def _tiff_size(data: bytes) -> tuple[int, int]:
-    order = "<" if data[:2] == b"II" else ">"
-    (directory,) = struct.unpack_from(order + "I", data, 4)
-    (entries,) = struct.unpack_from(order + "H", data, directory)
-    size: dict[int, int] = {}
-    for at in range(directory + 2, directory + 2 + 12 * entries, 12):
-        tag, kind = struct.unpack_from(order + "HH", data, at)
-        if tag in (256, 257):  # ImageWidth, ImageLength: SHORT or LONG
-            (value,) = struct.unpack_from(order + ("H" if kind == 3 else "I"), data, at + 8)
-            size[tag] = max(value, size.get(tag, 0))  # one that is said twice may be meant
-    return size.get(256, 0), size.get(257, 0)

@@ -12,6 +12,7 @@ import pytest
 from zotta_edge import ZottaError
 from zotta_edge.runtime.io import images
 from zotta_edge.runtime.io.images import Image, decode, list_images, read_image
+from zotta_edge.runtime.io.stills import still
 
 
 @pytest.fixture
@@ -26,22 +27,27 @@ def encode(image: np.ndarray, extension: str) -> bytes:
     return bytes(cv2.imencode(extension, np.ascontiguousarray(bgr))[1])
 
 
+def size(data: bytes) -> tuple[int, int]:
+    found = still(data, "it")
+    return found.width, found.height
+
+
 def with_orientation(jpeg: bytes, orientation: int) -> bytes:
     entry = struct.pack("<HHIHH", 0x0112, 3, 1, orientation, 0)
     exif = b"Exif\0\0II*\0" + struct.pack("<IH", 8, 1) + entry + bytes(4)
     return jpeg[:2] + b"\xff\xe1" + struct.pack(">H", len(exif) + 2) + exif + jpeg[2:]
 
 
-@pytest.mark.parametrize("extension", [".png", ".bmp", ".tiff", ".ppm"])
+@pytest.mark.parametrize("extension", [".png", ".bmp", ".ppm"])
 def test_lossless_formats_come_back_as_rgb(picture: Image, extension: str) -> None:
     assert np.array_equal(decode(encode(picture, extension)), picture)
 
 
-@pytest.mark.parametrize(("extension", "error"), [(".jpg", 2), (".webp", 2), (".gif", 16)])
+@pytest.mark.parametrize(("extension", "error"), [(".jpg", 2), (".webp", 2)])
 def test_lossy_formats_come_back_nearly(picture: Image, extension: str, error: float) -> None:
     decoded = decode(encode(picture, extension))
     assert decoded.shape == picture.shape
-    assert np.abs(decoded.astype(int) - picture).mean() < error  # GIF: a palette of 256
+    assert np.abs(decoded.astype(int) - picture).mean() < error
 
 
 def test_grey_gets_three_equal_channels(picture: Image) -> None:
@@ -66,7 +72,7 @@ def test_exif_orientation_is_applied(picture: Image) -> None:
     assert np.array_equal(turned, np.rot90(upright, -1))
 
 
-@pytest.mark.parametrize("extension", [".jpg", ".png", ".webp", ".gif", ".bmp", ".tiff", ".ppm"])
+@pytest.mark.parametrize("extension", [".jpg", ".png", ".webp", ".bmp", ".ppm"])
 @pytest.mark.parametrize("kept", [0.0, 0.01, 0.5, 0.9])
 def test_a_cut_off_file_is_an_error_that_names_it(
     picture: Image, extension: str, kept: float, tmp_path: Path
@@ -87,16 +93,16 @@ def test_no_bytes_of_any_kind_get_past_as_something_else() -> None:
                 decode(start + rng.bytes(length))
 
 
-@pytest.mark.parametrize("extension", [".jpg", ".png", ".webp", ".gif", ".bmp", ".tiff", ".ppm"])
+@pytest.mark.parametrize("extension", [".jpg", ".png", ".webp", ".bmp", ".ppm"])
 def test_the_size_is_read_from_the_header(picture: Image, extension: str) -> None:
-    assert images._size_in_header(encode(picture, extension)) == (64, 48)
+    assert size(encode(picture, extension)) == (64, 48)
 
 
-def test_extended_webp_declares_its_canvas(picture: Image) -> None:
-    transparent = np.dstack([picture, picture[..., 0]])
-    header = b"RIFF\0\0\0\0WEBPVP8X" + struct.pack("<II", 10, 16) + bytes([63, 0, 0, 47, 0, 0])
-    assert images._size_in_header(header) == (64, 48)
-    assert images._size_in_header(encode(transparent, ".webp")) == (64, 48)
+def test_an_extended_webp_has_the_size_of_its_pixels(picture: Image) -> None:
+    bgra = np.dstack([picture, picture[..., 0]])
+    transparent = bytes(cv2.imencode(".webp", bgra, [cv2.IMWRITE_WEBP_QUALITY, 80])[1])
+    assert transparent[12:16] == b"VP8X"
+    assert size(transparent) == (64, 48)
 
 
 def test_too_many_pixels_are_refused_before_decoding(picture: Image) -> None:
@@ -109,17 +115,14 @@ def test_too_many_pixels_are_refused_before_decoding(picture: Image) -> None:
 @pytest.mark.parametrize("between", [b"\xff\x01", b"\xff\xd0", b"\xff\xff\xff", b"\xff\x00\x12"])
 def test_jpeg_markers_without_a_length(picture: Image, between: bytes) -> None:
     jpeg = encode(picture, ".jpg")
-    assert images._size_in_header(jpeg[:2] + between + jpeg[2:]) == (64, 48)
+    assert size(jpeg[:2] + between + jpeg[2:]) == (64, 48)
 
 
 def test_headers_are_read_as_opencv_does(picture: Image) -> None:
     bitmap = bytearray(encode(picture, ".bmp"))
     bitmap[14:18] = struct.pack("<I", 0x10C)  # not 12
-    assert images._size_in_header(bytes(bitmap)) == (64, 48)
-    assert images._size_in_header(b"P6 #\r64 48 \n8 8 255\n") == (64, 48)
-    tags = [(256, 64), (257, 48), (256, 8), (257, 8)]
-    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags)
-    assert images._size_in_header(b"II*\0" + struct.pack("<IH", 8, 4) + entries) == (64, 48)
+    assert size(bytes(bitmap)) == (64, 48)
+    assert size(b"P6 #\r64 48 \n8 8 255\n") == (64, 48)
 
 
 def test_opencv_knows_the_limit_itself() -> None:
