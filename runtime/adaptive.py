@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from zotta_edge.errors import NotFiniteError, ZottaError
 from zotta_edge.format import Floats, ModelInfo
 from zotta_edge.runtime.engine.engine import Engine
 from zotta_edge.runtime.engine.session import read_info
-from zotta_edge.runtime.events import Events
+from zotta_edge.runtime.events import Discarded, Events, Unlearned
 from zotta_edge.runtime.io.preprocessing import as_batch
 from zotta_edge.runtime.methods.contract import Answer
 from zotta_edge.runtime.methods.registry import chosen_layers, default_method, find
@@ -100,6 +101,7 @@ class AdaptiveModel:
         self._turn = threading.RLock()
         self._frozen = False
         self._counts = dict.fromkeys(("images", "batches", "resets"), 0)
+        self._new = file.outline(self._state())  # what a state must be like
 
     @classmethod
     def load(
@@ -162,15 +164,30 @@ class AdaptiveModel:
             with self._turn:
                 if not self._frozen:  # frozen while this call waited
                     return _result(self._learn(batch))
-        return _result(self._method.read(batch))
+        return _result(self._read(batch))
 
     def _learn(self, batch: Floats) -> Answer:
         if self.settings.episodic:
             self._method.reset()
-        answer = self._method.predict(batch)
+        try:
+            answer = _finite(self._method.predict(batch))
+        except NotFiniteError as error:
+            self.events.report(Discarded(str(error)))
+            return self._read(batch)
         self._counts["images"] += len(batch)
         self._counts["batches"] += 1
         return answer
+
+    def _read(self, batch: Floats) -> Answer:
+        """Answer as the model is; one that has learned its way out of all numbers starts anew."""
+        try:
+            return _finite(self._method.read(batch))
+        except NotFiniteError as error:
+            with self._turn:
+                source = self._engine.cone(self._engine.stem(batch), {})  # fails: the images' fault
+                self.events.report(Unlearned(str(error)))
+                self.reset()
+            return Answer(source.logits, False, None)
 
     def reset(self) -> None:
         """Go back to the source, as if newly loaded; only the counts stay."""
@@ -199,8 +216,13 @@ class AdaptiveModel:
     def load_state(self, path: str | Path) -> None:
         """Continue from a saved state; a state that does not fit is refused and changes nothing."""
         with self._turn:
-            arrays = file.load(path, self._state(), self.fingerprint, self.method)
-            self._method.restore(fields.section(arrays, "method"))
+            arrays = file.load(path, self._new, self.fingerprint, self.method)
+            before = self._method.state()
+            try:
+                self._method.restore(fields.section(arrays, "method"))
+            except (ValueError, IndexError, KeyError, ArithmeticError) as error:
+                self._method.restore(before)
+                raise ZottaError(f"{path} is damaged ({error}): delete it") from error
             self._counts = {name: int(arrays[name][0]) for name in self._counts}
 
     def status(self) -> dict[str, Any]:
@@ -212,6 +234,12 @@ class AdaptiveModel:
     def _state(self) -> dict[str, NDArray[Any]]:
         counts = {name: np.array([count]) for name, count in self._counts.items()}
         return counts | fields.joined({"method": self._method.state()})
+
+
+def _finite(answer: Answer) -> Answer:
+    if not np.isfinite(answer.logits).all():
+        raise NotFiniteError("the answer is not finite")
+    return answer
 
 
 def _result(answer: Answer) -> Result:

@@ -137,6 +137,22 @@ class Returned(Event):
         return f"the stream is like the source again, drift {self.drift:.2f}"
 
 
+@dataclass(frozen=True)
+class Discarded(Event):
+    """A batch whose numbers are not finite; nothing was learned from it."""
+
+    kind: ClassVar[str] = "discarded"
+    level: ClassVar[int] = logging.WARNING
+    reason: str
+
+
+@dataclass(frozen=True)
+class Unlearned(Discarded):
+    """What was learned gave no finite answers; adaptation went back to the source."""
+
+    kind: ClassVar[str] = "unlearned"
+
+
 class Events:
     """Where a method reports.
 

@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
-from zotta_edge.errors import ZottaError
+from zotta_edge.errors import NotFiniteError, ZottaError
 from zotta_edge.format import EMBEDDING, IMAGE, LOGITS, Floats, ModelInfo, from_metadata
 from zotta_edge.runtime.engine.cache import Rewrite, find_or_cut, find_or_rewrite, fingerprint_of
 from zotta_edge.runtime.engine.session import ORT_ERRORS, image_axes, open_session, session_info
+
+_LARGEST = 1e18  # whose square is still a float32
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,7 @@ class Engine:
         return Stem(
             len(images),
             {name: tensors[name] for name in handed},
-            {name: tensors[name].numpy() for name in self._outputs if name in tensors},
+            _arrays({name: tensors[name] for name in self._outputs if name in tensors}),
         )
 
     def cone(self, stem: Stem, affines: Mapping[str, Floats]) -> Outputs:
@@ -131,8 +133,7 @@ class Engine:
         outputs = dict(stem.outputs)
         if self._cone:
             moved = {name: _as_tensor(value) for name, value in affines.items()}
-            made = self._cone.run({**stem.handed, **moved})
-            outputs |= {name: value.numpy() for name, value in made.items()}
+            outputs |= _arrays(self._cone.run({**stem.handed, **moved}))
             self.count(stem.batch * self.cone_share)
         return self.gathered(outputs)
 
@@ -170,8 +171,7 @@ class Graph:
 
     def __call__(self, arrays: Mapping[str, Floats]) -> dict[str, Floats]:
         """`run`, from arrays to arrays."""
-        values = self.run({name: _as_tensor(array) for name, array in arrays.items()})
-        return {name: value.numpy() for name, value in values.items()}
+        return _arrays(self.run({name: _as_tensor(array) for name, array in arrays.items()}))
 
     def run(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
         try:
@@ -182,6 +182,15 @@ class Graph:
             detail = " ".join(str(error).split())[:300]
             raise ZottaError(f"onnxruntime could not run the model: {detail}") from error
         return dict(zip(self._outputs, values, strict=True))
+
+
+def _arrays(tensors: Mapping[str, Any]) -> dict[str, Floats]:
+    """What a pass gave, for whoever computes with it."""
+    arrays: dict[str, Floats] = {name: tensor.numpy() for name, tensor in tensors.items()}
+    for name, array in arrays.items():
+        if array.size and not (array.min() > -_LARGEST and array.max() < _LARGEST):
+            raise NotFiniteError(f"the model's output {name} is not finite for these images")
+    return arrays
 
 
 def _as_tensor(values: Floats) -> Any:

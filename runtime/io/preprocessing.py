@@ -6,6 +6,7 @@ separable, so it is two small matrices, R_height @ image @ R_width^T, with the c
 by leaving rows out. PIL itself is not needed on the device.
 """
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -21,6 +22,7 @@ Images = Sequence[NDArray[Any]] | NDArray[Any]
 
 _GREY = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R 601, as PIL's convert("L")
 _GAP = 2  # an image twice this much too large is first averaged over blocks of pixels
+_MARGIN = 8  # times the range from black to white that a prepared value may lie outside of it
 _BLOCK = 32  # output rows whose filters are applied in one product
 
 
@@ -207,6 +209,19 @@ def _checked(batch: NDArray[Any], p: Preprocessing) -> Floats:
         )
     with np.errstate(over="ignore"):  # a float64 too large for float32 becomes inf: caught below
         batch = np.ascontiguousarray(batch, np.float32)
-    if not np.isfinite(batch).all():
-        raise ZottaError("the batch holds NaN or infinite values: check what prepared it")
+    _check_range(float(batch.min()), float(batch.max()), p)
     return batch
+
+
+def _check_range(least: float, most: float, p: Preprocessing) -> None:
+    """Refuse what no image can become: such numbers overflow inside a network, and stay there."""
+    if not (math.isfinite(least) and math.isfinite(most)):
+        raise ZottaError("the batch holds NaN or infinite values: check what prepared it")
+    channels = list(zip(p.mean, p.std, strict=True))
+    black, white = min(-m / s for m, s in channels), max((1 - m) / s for m, s in channels)
+    margin = _MARGIN * (white - black)
+    if least < black - margin or most > white + margin:
+        raise ZottaError(
+            f"the batch holds values from {least:.4g} to {most:.4g}: this model's images lie "
+            f"between {black:.4g} and {white:.4g}, check what prepared it"
+        )

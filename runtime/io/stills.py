@@ -37,7 +37,7 @@ class Still:
     orientation: int = 1  # as EXIF counts: 1 upright, 6 turned by a quarter
 
 
-class _Unfit(ValueError):
+class _UnfitError(ValueError):
     """What is wrong with a file."""
 
 
@@ -47,7 +47,7 @@ def still(data: bytes, name: str) -> Still:
         raise ZottaError(f"{name} is larger than {MAX_BYTES >> 20} MB: not decoded")
     try:
         found = _reader(data, name)(data)
-    except _Unfit as error:
+    except _UnfitError as error:
         raise ZottaError(f"{name} cannot be decoded: {error}") from None
     except (struct.error, IndexError):
         raise ZottaError(f"{name} is damaged: its header ends early") from None
@@ -83,7 +83,7 @@ def _png(data: bytes) -> Still:
         elif kind in kept and (kind == b"IDAT" or not kept[kind]):
             kept[kind].append(data[at:end])
     if not kept[b"IHDR"] or not kept[b"IDAT"]:
-        raise _Unfit("it has no header or no pixels")
+        raise _UnfitError("it has no header or no pixels")
     width, height = struct.unpack_from(">II", kept[b"IHDR"][0], 8)
     chunks = [chunk for same in kept.values() for chunk in same]
     return Still(b"".join([_PNG, *chunks]), width, height, orientation)
@@ -96,12 +96,12 @@ def _png_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
         length, kind = struct.unpack_from(">I4s", data, at)
         end = at + 12 + length
         if end > len(data):
-            raise _Unfit("a chunk ends after the file does")
+            raise _UnfitError("a chunk ends after the file does")
         yield kind, at, end
         if kind == b"IEND":
             return
         at = end
-    raise _Unfit(f"it has more than {_PARTS} chunks")
+    raise _UnfitError(f"it has more than {_PARTS} chunks")
 
 
 def _jpeg(data: bytes) -> Still:
@@ -113,7 +113,7 @@ def _jpeg(data: bytes) -> Still:
             height, width = struct.unpack_from(">HH", segment, 3)
             size = width, height
         elif marker in _OTHER_FRAMES:
-            raise _Unfit("a lossless or arithmetic JPEG")
+            raise _UnfitError("a lossless or arithmetic JPEG")
         elif segment[2:8] == b"Exif\0\0":
             orientation = _orientation(segment[8:])
         if marker in _TABLES or marker in _FRAMES or marker == 0xDA:
@@ -122,7 +122,7 @@ def _jpeg(data: bytes) -> Still:
             break
     scans = data.count(b"\xff\xda", end) + 1  # in packed pixels an FF never comes before a DA
     if scans * size[0] * size[1] > _SCAN_PIXELS and scans > 1:
-        raise _Unfit(f"its {scans} scans of {size[0]} x {size[1]} pixels take too long")
+        raise _UnfitError(f"its {scans} scans of {size[0]} x {size[1]} pixels take too long")
     return Still(b"".join([*header, data[end:]]), *size, orientation)
 
 
@@ -135,16 +135,16 @@ def _jpeg_segments(data: bytes) -> Iterator[tuple[int, int, int]]:
     for _ in range(_PARTS):
         found = _MARKER.match(data, at)
         if found is None or found[1] == b"\xd9":
-            raise _Unfit("it ends before its pixels")
+            raise _UnfitError("it ends before its pixels")
         at = found.end()
         if (marker := found[1][0]) in _WITHOUT_LENGTH:
             continue
         end = at + max(2, struct.unpack_from(">H", data, at)[0])
         if end > len(data):
-            raise _Unfit("a segment ends after the file does")
+            raise _UnfitError("a segment ends after the file does")
         yield marker, at, end
         at = end
-    raise _Unfit(f"it has more than {_PARTS} segments")
+    raise _UnfitError(f"it has more than {_PARTS} segments")
 
 
 def _webp(data: bytes) -> Still:
@@ -152,7 +152,7 @@ def _webp(data: bytes) -> Still:
     pixels, orientation = b"", 1
     for kind, content in _riff_chunks(data):
         if kind in (b"ANIM", b"ANMF"):
-            raise _Unfit("it is animated: expected a still image")
+            raise _UnfitError("it is animated: expected a still image")
         if kind in (b"VP8 ", b"VP8L") and not pixels:
             padding = bytes(len(content) % 2)
             pixels = struct.pack("<4sI", kind, len(content)) + content + padding
@@ -175,10 +175,10 @@ def _riff_chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
             return
         kind, length = struct.unpack_from("<4sI", data, at)
         if at + 8 + length > len(data):
-            raise _Unfit("a chunk ends after the file does")
+            raise _UnfitError("a chunk ends after the file does")
         yield kind, data[at + 8 : at + 8 + length]
         at += 8 + length + length % 2
-    raise _Unfit(f"it has more than {_PARTS} chunks")
+    raise _UnfitError(f"it has more than {_PARTS} chunks")
 
 
 def _bmp(data: bytes) -> Still:

@@ -10,8 +10,12 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
+import numpy as np
+
+from zotta_edge.errors import ZottaError
 from zotta_edge.format import Floats
 from zotta_edge.runtime.adaptive import AdaptiveModel, Result
+from zotta_edge.runtime.engine.session import image_axes
 from zotta_edge.runtime.service.config import Config
 from zotta_edge.runtime.service.http.errors import ServiceError
 from zotta_edge.runtime.service.http.protocol import VERSION
@@ -34,14 +38,17 @@ class Service:
 
     def __init__(self, model: AdaptiveModel, name: str, config: Config) -> None:
         self.model, self.name, self.config = model, name, config
-        self.draining = False
+        self.draining = self._failed = False
+        self._grey = np.zeros((1, *image_axes(model.info.preprocessing)), np.float32)
         # What others have learned is not this one's to put aside, to overwrite or to prune.
         self._store = Store(None if self.mode == "off" else config.state, name, config.save_every)
-        self._store.resume(model)
+        unusable = self._store.resume(model)
         self._writer = Writer()
         self._prepare = ThreadPoolExecutor(_PREPARING, _PREPARE)
         self.metrics = Metrics(name, model.info.recipe.precision, model.method)
         self.monitor = Monitor(model.info, Report.of(model), self.metrics)
+        if unusable:
+            self.monitor.note("source", unusable)
         self._listener = Listener(self.monitor, self._writer.thread.ident)
         self.gatherer = Gatherer(model, self._writer, config, self)
         self._paused = False
@@ -71,9 +78,21 @@ class Service:
     async def predict(self, images: Floats, adapt: bool) -> Result:
         """Answer prepared images [batch, C, H, W]."""
         started = time.perf_counter()
-        result = await self.gatherer.answer(images, adapt)
+        try:
+            result = await self.gatherer.answer(images, adapt)
+        except (ZottaError, MemoryError):
+            self._failed = True
+            raise
         self.monitor.took(time.perf_counter() - started)
         return result
+
+    async def ready(self) -> bool:
+        """Whether a prediction would be answered; after one that was not, a grey image is tried."""
+        if self._failed and not self.draining:
+            with suppress(ZottaError, MemoryError, ServiceError):
+                await self.gatherer.answer(self._grey, learn=False)
+                self._failed = False
+        return not (self.draining or self._failed)
 
     def answered(self, result: Result, seconds: float) -> None:
         self.monitor.answered(result, seconds)

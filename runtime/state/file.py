@@ -82,11 +82,35 @@ def _check_fields(path: str | Path, arrays: Arrays, like: Arrays) -> None:
         raise ZottaError(
             f"{path} was made with other settings (layers or queue): use those, or a new state file"
         )
+    for name, array in arrays.items():
+        if not _sound(array, like[name]):
+            raise ZottaError(
+                f"{path} is damaged ({name} is not finite): delete it to start from the source"
+            )
 
 
 def _row(name: str) -> str:
     """The part of a name that says which row of a table a field belongs to (`fields.row`)."""
     return name.partition("]")[0]
+
+
+def outline(arrays: Arrays) -> dict[str, NDArray[Any]]:
+    """Arrays alike in shape and kind, and in what is not finite; others take no memory."""
+    return {
+        name: np.broadcast_to(np.zeros((), array.dtype), array.shape)
+        if _finite(array).all()
+        else array.copy()
+        for name, array in arrays.items()
+    }
+
+
+def _finite(array: NDArray[Any]) -> NDArray[np.bool_]:
+    return np.isfinite(array) if array.dtype.kind == "f" else np.ones(array.shape, bool)
+
+
+def _sound(array: NDArray[Any], like: NDArray[Any]) -> bool:
+    """Whether all numbers are finite but those that are not in a new model's state either."""
+    return bool((_finite(array) | ~_finite(like)).all())
 
 
 def _read(path: Path) -> tuple[dict[str, str], dict[str, NDArray[Any]]]:

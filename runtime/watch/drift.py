@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from zotta_edge.errors import NotFiniteError
 from zotta_edge.format import Floats
 from zotta_edge.options import Options, option
 from zotta_edge.runtime.watch.statistics import Doubles, Source, floored
@@ -37,10 +38,12 @@ class RunningMean:
         self.variance = 0.0  # of the mean, in units of one sample's variance
 
     def add(self, features: Floats) -> None:
-        batch = len(features)
+        batch, mean = len(features), features.mean(axis=0, dtype=np.float64)
+        if not np.isfinite(mean).all():  # it would stay for good
+            raise NotFiniteError("the features of these images are not finite")
         self.samples = min(self.samples + batch, self.window)
         share = min(batch / self.samples, 1.0)
-        self.mean = self.mean + share * (features.mean(axis=0, dtype=np.float64) - self.mean)
+        self.mean = self.mean + share * (mean - self.mean)
         self.variance = (1 - share) ** 2 * self.variance + share**2 / batch
 
     def reset(self) -> None:

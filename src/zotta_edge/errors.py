@@ -6,3 +6,7 @@ class ZottaError(Exception):
 
     The command line prints it and exits with 1; anything else that escapes is a defect of ours.
     """
+
+
+class NotFiniteError(ZottaError):
+    """A pass gave numbers that are not finite, or whose squares are not: nothing is learned."""

@@ -69,7 +69,7 @@ class Lens:
     def _filtered(self, images: Floats) -> tuple[Batch, list[Floats], bool]:
         """The batch, features that theta cannot reach, and whether the filter still fits."""
         filtered = self.choice.apply(images)  # not kept: a copy of the batch
-        fits, batch = self.choice.still_fits(images, filtered), self.batch(filtered)
+        batch, fits = self.batch(filtered), self.choice.still_fits(images, filtered)
         return batch, self.watch.features(batch), fits
 
     def _filtered_again(self, images: Floats) -> tuple[Batch, list[Floats]]:

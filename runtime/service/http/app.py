@@ -93,7 +93,7 @@ class Reading:
         return JSONResponse({"live": True})
 
     async def ready(self, request: Request) -> Response:
-        ready = not self._service.draining
+        ready = await self._service.ready()
         return JSONResponse({"ready": ready}, 200 if ready else 503)
 
     async def model_ready(self, request: Request) -> Response:

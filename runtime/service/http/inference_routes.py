@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from zotta_edge.errors import ZottaError
+from zotta_edge.errors import NotFiniteError, ZottaError
 from zotta_edge.format import Floats
 from zotta_edge.runtime.adaptive import Result
 from zotta_edge.runtime.engine.session import image_axes
@@ -103,13 +103,12 @@ class Prediction:
 
     async def _predict(self, images: Floats, adapt: bool) -> Result:
         try:
-            result = await self._service.predict(images, adapt)
+            return await self._service.predict(images, adapt)
+        except NotFiniteError as error:
+            raise ServiceError(422, f"{error}: they were not learned from") from None
         except ZottaError as error:  # the images were fine: they have been checked
             log.error("%s", error)
             raise ServiceError(500, "the model could not answer: see the service's log") from None
-        if not np.isfinite(result.logits).all():
-            raise ServiceError(500, "the model answered with numbers that are not finite")
-        return result
 
     def _answer(self, asked: protocol.InferRequest, result: Result) -> tuple[bytes, int | None]:
         names = [self._service.label(index) for index in result.labels.tolist()]

@@ -5,7 +5,8 @@ import zlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 
-from zotta_edge.runtime.io.images import MAX_PIXELS, Image
+from zotta_edge.runtime.io.images import Image
+from zotta_edge.runtime.io.stills import MAX_PIXELS
 from zotta_edge.runtime.service.http.errors import ServiceError, busy
 
 _SECONDS = 30.0  # in which a body must have arrived

@@ -201,7 +201,10 @@ class Gatherer:
             work = partial(read, self._model, images, self._size)
             result = await asyncio.get_running_loop().run_in_executor(self._reader, work)
         except Exception as error:
-            _fail(group, error)
+            if len(group) == 1:
+                _fail(group, error)
+            for asked in group if len(group) > 1 else ():  # who else is answered in a batch with it
+                await self._read([asked])
             return
         self._deliver(group, result)
         self._postpone([image for asked in group if asked.learn for image in asked.images], epoch)

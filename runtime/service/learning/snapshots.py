@@ -55,10 +55,13 @@ class Store:
     def close(self) -> None:
         self._stack.close()
 
-    def resume(self, model: AdaptiveModel) -> None:
-        """Go on where the last process was; a state that cannot be used is put aside."""
+    def resume(self, model: AdaptiveModel) -> str | None:
+        """Go on where the last process was; a state that cannot be used is put aside.
+
+        Then the model starts from the source, for the reason that is returned.
+        """
         if self._current is None or not self._current.exists():
-            return
+            return None
         try:
             model.load_state(self._current)
         except ZottaError as error:
@@ -66,9 +69,10 @@ class Store:
             with suppress(OSError):
                 self._current.replace(aside)
             log.warning("starting from the source, old state kept as %s: %s", aside.name, error)
-            return
+            return f"the saved state could not be used and is kept as {aside.name}"
         self._saved_steps = _steps(model)
         log.info("resumed after %d steps", self._saved_steps)
+        return None
 
     def save_if_due(self, model: AdaptiveModel) -> None:
         if abs(_steps(model) - self._saved_steps) >= self._save_every:

@@ -1,5 +1,6 @@
 """What every way to adapt must keep to, whatever it does in between."""
 
+import contextlib
 import gc
 import inspect
 import json
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from zotta_edge import AdaptiveModel, Settings, ZottaError
 from zotta_edge.__main__ import main
+from zotta_edge.errors import NotFiniteError
 from zotta_edge.export.pipeline import ExportOptions, export_model
 from zotta_edge.format import ModelInfo
 from zotta_edge.models import embedded
@@ -24,6 +26,7 @@ from zotta_edge.runtime.io.preprocessing import as_batch
 from zotta_edge.runtime.io.sources import Sample
 from zotta_edge.runtime.job import adapt_stream
 from zotta_edge.runtime.methods.registry import METHODS, find
+from zotta_edge.runtime.state.file import save
 
 Floats = NDArray[np.float32]
 SIZES = (8, 1, 5, 8, 3, 1)  # of the batches of a stream
@@ -236,6 +239,67 @@ def test_bad_batches_leave_no_trace(case: Case) -> None:
     with pytest.raises(ZottaError):
         model.predict(case.images[:2, :, 1:])
     assert_same(case.run(model), case.run(case.load()))
+
+
+def assert_sound(state: dict[str, NDArray[Any]], new: dict[str, NDArray[Any]]) -> None:
+    """Finite, but where a new model's state is not either: what it has not measured yet."""
+    for name, array in state.items():
+        if array.dtype.kind == "f":
+            assert (np.isfinite(array) | ~np.isfinite(new[name])).all(), name
+
+
+def extremes(like: Floats, share: float) -> Floats:
+    """A batch of which some images alternate between the ends of float32."""
+    batch = like.copy()
+    batch[: max(1, round(share * len(batch)))] = 3e38
+    batch[..., ::2] *= np.where(batch[..., ::2] > 1e38, -1, 1)
+    return batch
+
+
+@cases
+@pytest.mark.parametrize("share", [1.0, 0.1])
+def test_numbers_that_overflow_are_not_learned(case: Case, share: float) -> None:
+    """Below the check of what comes in: one such image made drift NaN for good."""
+    model = case.load()
+    new = snapshot(model)
+    case.run(model)
+    for batch in (case.images[:16], case.images[:1]):
+        with pytest.raises(NotFiniteError), np.errstate(all="ignore"):
+            model._method.predict(extremes(batch, share))
+        assert_sound(snapshot(model), new)
+    for logits in case.run(model):
+        assert np.isfinite(logits).all()
+    assert_sound(snapshot(model), new)
+
+
+@cases
+def test_what_no_image_can_become_is_refused(case: Case) -> None:
+    model = case.load()
+    case.run(model)
+    with pytest.raises(ZottaError, match="this model's images lie between"):
+        model.predict(extremes(case.images[:16], 0.1))
+    other = case.load()
+    case.run(other)
+    assert_same(case.run(model), case.run(other))
+
+
+@cases
+def test_a_state_that_is_not_finite_is_refused(case: Case, tmp_path: Path) -> None:
+    """With a checksum that fits: written by a model that had learned it."""
+    model = case.load()
+    expected = case.run(model)
+    for name, array in model.arrays().items():
+        if array.dtype.kind != "f" or not np.isfinite(array).any():
+            continue
+        for number in (np.nan, np.inf):
+            spoilt = {key: value.copy() for key, value in model.arrays().items()}
+            spoilt[name].flat[np.flatnonzero(np.isfinite(array))[0]] = number
+            save(tmp_path / "state", spoilt, model.fingerprint, model.method)
+            other = case.load()
+            with contextlib.suppress(ZottaError):  # where a new model has such a number as well
+                other.load_state(tmp_path / "state")
+            assert all(np.isfinite(logits).all() for logits in case.run(other)), name
+    assert_same(expected, case.run(case.load()))
 
 
 def test_help_names_every_method(capsys: pytest.CaptureFixture[str]) -> None:
