@@ -21,7 +21,7 @@ from zotta_edge.runtime.service.http.errors import ServiceError
 from zotta_edge.runtime.service.http.protocol import VERSION
 from zotta_edge.runtime.service.learning.batching import READER, Gatherer
 from zotta_edge.runtime.service.learning.snapshots import Snapshot, Store
-from zotta_edge.runtime.service.learning.worker import Learned, Report, Writer
+from zotta_edge.runtime.service.learning.worker import Learned, Report, Writer, joined
 from zotta_edge.runtime.service.observe.metrics import Metrics
 from zotta_edge.runtime.service.observe.monitor import Listener, Monitor, finite, label
 
@@ -38,7 +38,8 @@ class Service:
 
     def __init__(self, model: AdaptiveModel, name: str, config: Config) -> None:
         self.model, self.name, self.config = model, name, config
-        self.draining = self._failed = False
+        self.draining = False
+        self._proven = False  # that it answers, since the last failure
         self._grey = np.zeros((1, *image_axes(model.info.preprocessing)), np.float32)
         # What others have learned is not this one's to put aside, to overwrite or to prune.
         self._store = Store(None if self.mode == "off" else config.state, name, config.save_every)
@@ -78,21 +79,24 @@ class Service:
     async def predict(self, images: Floats, adapt: bool) -> Result:
         """Answer prepared images [batch, C, H, W]."""
         started = time.perf_counter()
+        size = self.config.batch_size
+        parts = [images[at : at + size] for at in range(0, len(images), size)]
         try:
-            result = await self.gatherer.answer(images, adapt)
+            # One after the other: requests of others come between the parts of a large one.
+            results = [await self.gatherer.answer(part, adapt) for part in parts]
         except (ZottaError, MemoryError):
-            self._failed = True
+            self._proven = False
             raise
         self.monitor.took(time.perf_counter() - started)
-        return result
+        return joined(results)
 
     async def ready(self) -> bool:
         """Whether a prediction would be answered; after one that was not, a grey image is tried."""
-        if self._failed and not self.draining:
-            with suppress(ZottaError, MemoryError, ServiceError):
-                await self.gatherer.answer(self._grey, learn=False)
-                self._failed = False
-        return not (self.draining or self._failed)
+        if not self._proven and not self.draining:
+            with suppress(ZottaError, MemoryError):
+                await self.prepared(partial(self.model.predict, self._grey, adapt=False))
+                self._proven = True
+        return self._proven and not self.draining
 
     def answered(self, result: Result, seconds: float) -> None:
         self.monitor.answered(result, seconds)

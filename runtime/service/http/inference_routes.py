@@ -17,12 +17,13 @@ from zotta_edge.format import Floats
 from zotta_edge.runtime.adaptive import Result
 from zotta_edge.runtime.engine.session import image_axes
 from zotta_edge.runtime.io.images import Image, decode
-from zotta_edge.runtime.io.preprocessing import as_batch, fit
+from zotta_edge.runtime.io.preprocessing import as_batch
 from zotta_edge.runtime.service.http import protocol
 from zotta_edge.runtime.service.http.errors import ServiceError
 from zotta_edge.runtime.service.http.limits import (
+    Arriving,
     Slots,
-    check_count,
+    check_answer,
     check_pixels,
     check_proportions,
     read_body,
@@ -41,14 +42,15 @@ class Prediction:
         self._pixels = service.model.info.preprocessing
         self._slots = Slots(service.config.max_requests)
         self._limit = int(service.config.max_body * 2**20)
+        self._arriving = Arriving(self._limit)
 
     async def infer(self, request: Request) -> Response:
         self._service.check_name(request.path_params)
+        body = await self._body(request)
         with self._slots.taken():
-            body = await self._body(request)
-            read = partial(self._tensors, body, request.headers.get(protocol.HEADER_LENGTH))
-            asked, images = await self._service.prepared(read)
-            result = await self._predict(images, asked.adapt)
+            read = partial(self._asked, body, request.headers.get(protocol.HEADER_LENGTH))
+            asked = await self._service.prepared(read)
+            result = await self._predict(await self._images(asked.images), asked.adapt)
             respond = partial(self._answer, asked, result)
             content, length = await self._service.prepared(respond)
         headers = {} if length is None else {protocol.HEADER_LENGTH: str(length)}
@@ -62,41 +64,54 @@ class Prediction:
         adapt = _truth(request.query_params.get("adapt", "true"), "adapt")
         if request.headers.get("content-type", "").startswith("multipart/"):
             raise ServiceError(415, "send the file itself as the body: curl --data-binary @FILE")
+        body = await self._body(request)
+        if not body:
+            raise ServiceError(400, "the body is empty: expected an image file")
         with self._slots.taken():
-            body = await self._body(request)
-            if not body:
-                raise ServiceError(400, "the body is empty: expected an image file")
-            images = await self._service.prepared(lambda: self._prepared(self._decoded([body])))
-            result = await self._predict(images, adapt)
+            result = await self._predict(await self._images([body]), adapt)
         return JSONResponse(self._classes(result, top))
 
     async def _body(self, request: Request) -> bytes:
+        """Before a place is taken: a client that sends slowly keeps nobody from it."""
         headers = request.headers
         encoding, declared = headers.get("content-encoding"), headers.get("content-length")
-        return await read_body(request.stream(), declared, encoding, self._limit)
+        with self._arriving.body() as grow:
+            return await read_body(request.stream(), declared, encoding, self._limit, grow)
 
-    def _tensors(
-        self, body: bytes, header_length: str | None
-    ) -> tuple[protocol.InferRequest, Floats]:
-        asked = protocol.parse(body, header_length)
+    def _asked(self, body: bytes, header_length: str | None) -> protocol.InferRequest:
         # One pixel could become a whole input: the prepared batch is bounded, not only the body.
-        check_count(len(asked.images), 4 * self._limit, 4 * int(np.prod(image_axes(self._pixels))))
-        if isinstance(asked.images, list):
-            return asked, self._prepared(self._decoded(asked.images))
-        if asked.images.dtype == np.uint8 and asked.images.ndim > 2:
-            check_proportions(asked.images[0])
-        return asked, self._prepared(asked.images)
+        most = max(1, self._limit // int(np.prod(image_axes(self._pixels))))
+        asked = protocol.parse(body, header_length, most)
+        info = self._service.model.info
+        size = protocol.answer_size(asked, info.classes, max(map(len, info.labels), default=4))
+        check_answer(size, self._limit)
+        return asked
 
-    def _decoded(self, files: list[bytes]) -> list[Image]:
-        """The pixels the network will see: few, however large the photographs were."""
-        images, pixels = [], 0
+    async def _images(self, images: NDArray[Any] | list[bytes]) -> Floats:
+        """Prepared, [batch, C, H, W]: a file or a few images at a time, others' in between."""
+        if isinstance(images, list):
+            return await self._decoded(images)
+        if images.dtype == np.uint8 and images.ndim > 2:
+            check_proportions(images[0])
+        size = self._service.config.batch_size
+        parts = [images[at : at + size] for at in range(0, len(images), size)]
+        prepare = self._service.prepared
+        return np.concatenate([await prepare(partial(self._prepared, part)) for part in parts])
+
+    async def _decoded(self, files: list[bytes]) -> Floats:
+        prepared, pixels = [], 0
         for file in files:
-            image = decode(file)
-            pixels += image.shape[0] * image.shape[1]
+            size, image = await self._service.prepared(partial(self._decode, file))
+            pixels += size
             check_pixels(pixels, self._limit)
-            check_proportions(image)
-            images.append(fit(image, self._pixels))
-        return images
+            prepared.append(image)
+        return np.concatenate(prepared)
+
+    def _decode(self, file: bytes) -> tuple[int, Floats]:
+        """How many pixels a file has, and the few of them that the network will see."""
+        image = decode(file)
+        check_proportions(image)
+        return image.shape[0] * image.shape[1], self._prepared([image])
 
     def _prepared(self, images: list[Image] | NDArray[Any]) -> Floats:
         return as_batch(images, self._pixels)

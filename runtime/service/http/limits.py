@@ -2,7 +2,7 @@
 
 import asyncio
 import zlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 
 from zotta_edge.runtime.io.images import Image
@@ -10,6 +10,9 @@ from zotta_edge.runtime.io.stills import MAX_PIXELS
 from zotta_edge.runtime.service.http.errors import ServiceError, busy
 
 _SECONDS = 30.0  # in which a body must have arrived
+_STALL = 5.0  # seconds without a byte of it
+_FREE = 2**20  # bytes of a body that count for nothing: as many as most photographs have
+_BODIES = 8  # of the largest kind, that may be on their way together
 _LONGEST = 8  # times its width an image may be high, or the reverse: resizing one costs that much
 _PIXELS = 8  # for a byte of the largest body: photographs take a bit a pixel and more
 _WINDOW_BITS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
@@ -32,23 +35,59 @@ class Slots:
             self._free += 1
 
 
+class Arriving:
+    """Bodies on their way hold memory and no place; the large ones share a bounded amount of it."""
+
+    def __init__(self, limit: int) -> None:
+        self._left = _BODIES * limit
+
+    @contextmanager
+    def body(self) -> Iterator[Callable[[int], None]]:
+        """For one body; what is yielded is told its size as it grows."""
+        held = 0
+
+        def grow(size: int) -> None:
+            nonlocal held
+            more = max(0, size - _FREE) - held
+            if more > self._left:
+                raise busy("too many large requests at once: try again in a second")
+            self._left -= more
+            held += more
+
+        try:
+            yield grow
+        finally:
+            self._left += held
+
+
 async def read_body(
-    chunks: AsyncIterator[bytes], declared: str | None, encoding: str | None, limit: int
+    chunks: AsyncIterator[bytes],
+    declared: str | None,
+    encoding: str | None,
+    limit: int,
+    grow: Callable[[int], None],
 ) -> bytes:
-    """The whole body, decompressed; refused as soon as it is known to be too large."""
+    """The whole body, decompressed; refused as soon as it is known to be too large or too slow."""
     if declared is not None and declared.isdecimal() and int(declared[:20]) > limit:
         raise _too_large(limit)
     unpack = _unpacker(encoding)
     body = bytearray()
     try:
-        async with asyncio.timeout(_SECONDS):
+        end = asyncio.get_running_loop().time() + _SECONDS
+        async with asyncio.timeout(_STALL) as patience:
             async for chunk in chunks:
                 body += unpack(chunk, limit + 1 - len(body))
+                grow(len(body))
                 if len(body) > limit:
                     raise _too_large(limit)
+                patience.reschedule(min(end, asyncio.get_running_loop().time() + _STALL))
             body += unpack(b"", limit + 1 - len(body))
     except TimeoutError:
-        raise ServiceError(408, f"the body did not arrive within {_SECONDS:.0f} seconds") from None
+        raise ServiceError(
+            408,
+            f"the body did not arrive within {_SECONDS:.0f} seconds, or stopped for {_STALL:.0f}",
+            {"Connection": "close"},
+        ) from None
     except zlib.error:
         raise ServiceError(400, f"the body is not valid {encoding}") from None
     if len(body) > limit:
@@ -81,7 +120,8 @@ class _Unpacked:
 
 
 def _unpacker(encoding: str | None) -> _Plain | _Unpacked:
-    if encoding in (None, "", "identity"):
+    encoding = (encoding or "").strip().lower()
+    if encoding in ("", "identity"):
         return _Plain()
     if encoding not in _WINDOW_BITS:
         raise ServiceError(415, "Content-Encoding must be gzip, deflate or identity")
@@ -92,10 +132,14 @@ def _too_large(limit: int) -> ServiceError:
     return ServiceError(413, f"the request is larger than {limit / 2**20:g} MB")
 
 
-def check_count(images: int, limit: int, each: int) -> None:
-    """Refuse more images than fit into `limit` bytes once prepared, `each` bytes apiece."""
-    if images > max(1, limit // each):
-        raise ServiceError(413, f"{images} images in one request: at most {limit // each}")
+def check_answer(size: int, limit: int) -> None:
+    """Refuse to make an answer that is larger than a request may be."""
+    if size > limit:
+        raise ServiceError(
+            413,
+            f"the answer would take {size / 2**20:.0f} MB, more than {limit / 2**20:g}: send fewer "
+            "images, or ask for fewer outputs or for binary ones",
+        )
 
 
 def check_pixels(pixels: int, limit: int) -> None:

@@ -22,6 +22,8 @@ OUTPUTS = (LOGITS, PROBABILITIES, LABEL)
 HEADER_LENGTH = "Inference-Header-Content-Length"
 
 _TYPES = {"UINT8": "|u1", "FP16": "<f2", "FP32": "<f4", "FP64": "<f8"}
+_VALUES, _LISTS = 4_000_000, 200_000  # in JSON, which takes half a second to read then
+_NUMBER = 24  # bytes of a float32 in JSON, with what separates it from the next
 _BYTES = "BYTES"  # image files, each with its length before it
 
 
@@ -51,18 +53,17 @@ def metadata(name: str, info: ModelInfo) -> dict[str, Any]:
     }
 
 
-def parse(body: bytes, header_length: str | None) -> InferRequest:
-    """Read the body of an infer request; what is wrong with it is said in one line."""
+def parse(body: bytes, header_length: str | None, most: int) -> InferRequest:
+    """Read the body of an infer request of at most so many images.
+
+    What is wrong with it is said in one line.
+    """
     length = _header_length(header_length, len(body))
-    try:
-        request = json.loads(memoryview(body)[:length].tobytes() if length < len(body) else body)
-    except (ValueError, RecursionError):
-        raise ServiceError(400, "the request is not valid JSON") from None
-    request = _object(request, "the request")
+    request = _object(_json(body[:length] if length < len(body) else body), "the request")
     inputs = request.get("inputs")
     if not isinstance(inputs, list) or len(inputs) != 1:
         raise ServiceError(400, f"expected one input, {IMAGE}")
-    images, used = _tensor(_object(inputs[0], "the input"), memoryview(body)[length:])
+    images, used = _tensor(_object(inputs[0], "the input"), memoryview(body)[length:], most)
     if used != len(body) - length:
         raise ServiceError(400, f"{len(body) - length} bytes of binary data, expected {used}")
     parameters = _object(request.get("parameters", {}), "parameters")
@@ -75,6 +76,21 @@ def parse(body: bytes, header_length: str | None) -> InferRequest:
         _flag(parameters, "adapt", True),
         _requested(request.get("outputs"), _flag(parameters, "binary_data_output", False)),
     )
+
+
+def _json(text: bytes) -> Any:
+    """Parsed; nobody else's request moves meanwhile, so what takes seconds is refused."""
+    lists, values = (
+        sum(text.count(mark) for mark in marks) for marks in ((b"[", b"{"), (b",", b":"))
+    )
+    if lists > _LISTS or values > _VALUES:
+        raise ServiceError(
+            413, f"more than {_VALUES} values or {_LISTS} lists in JSON: send binary data"
+        )
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise ServiceError(400, "the request is not valid JSON") from None
 
 
 def _header_length(text: str | None, size: int) -> int:
@@ -98,7 +114,9 @@ def _flag(parameters: Mapping[str, Any], name: str, default: bool) -> bool:
     return value
 
 
-def _tensor(entry: dict[str, Any], binary: memoryview) -> tuple[NDArray[Any] | list[bytes], int]:
+def _tensor(
+    entry: dict[str, Any], binary: memoryview, most: int
+) -> tuple[NDArray[Any] | list[bytes], int]:
     """The input, and how many bytes of the binary part it took."""
     if entry.get("name") != IMAGE:
         raise ServiceError(
@@ -108,6 +126,8 @@ def _tensor(entry: dict[str, Any], binary: memoryview) -> tuple[NDArray[Any] | l
     if "shared_memory_region" in parameters:
         raise ServiceError(400, "shared memory is not supported: send the data")
     shape, datatype = _shape(entry.get("shape")), entry.get("datatype")
+    if shape[0] > most:
+        raise ServiceError(413, f"{shape[0]} images in one request: at most {most}")
     if datatype not in (*_TYPES, _BYTES):
         known = ", ".join((*_TYPES, _BYTES))
         raise ServiceError(400, f"datatype {str(datatype)[:20]!r} is not one of {known}")
@@ -160,9 +180,7 @@ def _from_binary(
     data: memoryview, datatype: str, shape: tuple[int, ...]
 ) -> NDArray[Any] | list[bytes]:
     if datatype == _BYTES:
-        files = _split(data)
-        _check_count(len(files), shape)
-        return files
+        return _split(data, prod(shape))
     kind = np.dtype(_TYPES[datatype])
     if len(data) != prod(shape) * kind.itemsize:
         expected = prod(shape) * kind.itemsize
@@ -175,9 +193,9 @@ def _check_count(count: int, shape: tuple[int, ...]) -> None:
         raise ServiceError(400, f"{count} elements for shape {list(shape)}")
 
 
-def _split(data: memoryview) -> list[bytes]:
+def _split(data: memoryview, count: int) -> list[bytes]:
     files, at = [], 0
-    while at < len(data):
+    for _ in range(count):
         if at + 4 > len(data):
             raise ServiceError(400, "BYTES data ends early")
         (length,) = struct.unpack_from("<I", data, at)
@@ -185,15 +203,20 @@ def _split(data: memoryview) -> list[bytes]:
         if at > len(data):
             raise ServiceError(400, "BYTES data ends early")
         files.append(bytes(data[at - length : at]))
+    if at < len(data):
+        raise ServiceError(400, f"BYTES data goes on after its {count} elements")
     return files
 
 
 def _requested(entries: Any, binary: bool) -> tuple[tuple[str, bool], ...]:
     if entries is None or entries == []:
         return tuple((name, binary) for name in OUTPUTS)
-    if not isinstance(entries, list):
-        raise ServiceError(400, "outputs must be a list")
-    return tuple(_one_requested(_object(entry, "an output"), binary) for entry in entries)
+    if not isinstance(entries, list) or len(entries) > len(OUTPUTS):
+        raise ServiceError(400, f"outputs must be a list of at most {len(OUTPUTS)}")
+    asked = tuple(_one_requested(_object(entry, "an output"), binary) for entry in entries)
+    if len({name for name, _ in asked}) < len(asked):
+        raise ServiceError(400, "outputs names one of them twice")
+    return asked
 
 
 def _one_requested(entry: dict[str, Any], binary: bool) -> tuple[str, bool]:
@@ -206,6 +229,13 @@ def _one_requested(entry: dict[str, Any], binary: bool) -> tuple[str, bool]:
             400, f"only plain outputs are supported: ask for {PROBABILITIES} and {LABEL}"
         )
     return str(name), _flag(parameters, "binary_data", binary)
+
+
+def answer_size(request: InferRequest, classes: int, longest: int) -> int:
+    """Bytes of the response at most, about; `longest` is the length of a label."""
+    sizes = {True: 4 * classes, False: _NUMBER * classes}
+    each = [longest + 8 if name == LABEL else sizes[binary] for name, binary in request.outputs]
+    return len(request.images) * sum(each)
 
 
 def respond(

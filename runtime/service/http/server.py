@@ -16,6 +16,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from zotta_edge.errors import ZottaError
+from zotta_edge.runtime.service.http.connections import ACCEPTED, Protocol, Troubles
 from zotta_edge.runtime.service.service import Service
 
 log = logging.getLogger(__name__)
@@ -25,6 +26,7 @@ _LEAVING = 0.5  # seconds in which clients learn that we are not ready, and are 
 _GREETING = 0.1  # for clients who were already connecting when the door closed
 _ARRIVING = 1.0  # at most, for requests on connections that stand when the door closes
 _DRAINING = 4  # for answers under way; a client that hangs is cut off then
+_QUEUE = 512  # connections that the system holds until they are accepted
 _SO_ATTACH_FILTER = 26  # Linux's, missing in `socket`
 
 
@@ -52,13 +54,14 @@ def run(app: Starlette, bound: socket.socket) -> None:
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
     config = uvicorn.Config(
         app,
-        http="h11",
+        http=Protocol,
         ws="none",
         lifespan="on",
         log_config=None,
         access_log=False,
         server_header=False,
         proxy_headers=False,
+        backlog=ACCEPTED,
         timeout_graceful_shutdown=_DRAINING,
     )
     _Server(config, app.state.service).run([bound])
@@ -76,8 +79,10 @@ class _Server(uvicorn.Server):
         self._service = service
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().set_exception_handler(Troubles())
         await super().startup(sockets)
         for bound in sockets or []:
+            bound.listen(_QUEUE)
             host, port = bound.getsockname()[:2]
             shown = f"[{host}]" if ":" in host else host
             service = self._service

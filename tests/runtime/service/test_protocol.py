@@ -1,5 +1,6 @@
 """The Open Inference Protocol, spoken by the real Triton client and by hand."""
 
+import asyncio
 import gzip
 import json
 import zlib
@@ -163,11 +164,17 @@ def test_files_that_unpack_to_too_much_are_refused(
 
     monkeypatch.setattr(limits, "MAX_PIXELS", 5000)
     info, config = read_info(embedded.MODEL), Config(max_body=0.001)
-    service: Any = SimpleNamespace(model=SimpleNamespace(info=info), config=config)
+
+    async def prepared(work: Any) -> Any:
+        return work()
+
+    service: Any = SimpleNamespace(
+        model=SimpleNamespace(info=info), config=config, prepared=prepared
+    )
     file = cv2.imencode(".png", images[0])[1].tobytes()
-    assert len(Prediction(service)._decoded([file] * 8)) == 8
+    assert len(asyncio.run(Prediction(service)._decoded([file] * 8))) == 8
     with pytest.raises(ServiceError, match="pixels in one request") as refused:
-        Prediction(service)._decoded([file] * 9)
+        asyncio.run(Prediction(service)._decoded([file] * 9))
     assert refused.value.status == 413
 
 
@@ -228,7 +235,7 @@ def entry(**changes: Any) -> dict[str, Any]:
         ({"inputs": [entry(shape=[0, 1, 32, 32])]}, "from 1 up"),
         ({"inputs": [entry(shape=[True, 1, 32, 32])]}, "from 1 up"),
         ({"inputs": [entry(shape=[2**62, 2**62])]}, "from 1 up"),
-        ({"inputs": [entry(shape=[10**9, 10**9, 10**9, 10**9])]}, "elements for shape"),
+        ({"inputs": [entry(shape=[9, 10**9, 10**9, 10**9])]}, "elements for shape"),
         ({"inputs": [entry(shape="1")]}, "shape must be a list"),
         ({"inputs": [entry(data=None)]}, "no data"),
         ({"inputs": [entry(data=[[1], [2, 3]])]}, "not a regular array"),
@@ -267,7 +274,8 @@ def test_bad_requests(server: Server, request_: Any, message: str) -> None:
         (b"\0" * 1024, [1, 1, 32, 32], "FP32", "takes 4096 bytes, not 1024"),
         (b"\x05\0\0\0abc", [1], "BYTES", "ends early"),
         (b"\x05\0\0", [1], "BYTES", "ends early"),
-        (b"\x03\0\0\0abc", [2], "BYTES", "1 elements for shape"),
+        (b"\x03\0\0\0abc", [2], "BYTES", "ends early"),
+        (b"\x03\0\0\0abc" * 2, [1], "BYTES", "goes on after its 1 elements"),
         (b"\x03\0\0\0abc", [1], "BYTES", "not a JPEG"),
         (b"\xff" * 2000, [2000, 1, 1, 1], "UINT8", "2000 images in one request"),
         (b"\xff" * 1000, [1, 1000, 1, 1], "UINT8", "too narrow"),
@@ -317,13 +325,8 @@ def test_classify(server: Server, images: NDArray[np.uint8]) -> None:
     [
         (b"", "", 400, "empty"),
         (b"hello", "", 400, "not a JPEG, PNG"),
-        (b"\x89PNG\r\n\x1a\n" + b"\0" * 8, "", 400, "damaged"),
-        (
-            b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\1\0\0\0\1\0\0\x08\2\0\0\0",
-            "",
-            400,
-            "more than 64 million",
-        ),
+        (b"\x89PNG\r\n\x1a\n" + b"\0" * 8, "", 400, "cannot be decoded"),
+        (b"P6 65536 65536 255 ", "", 400, "more than 64 million"),
         (b"x", "?top=0", 400, "top must be"),
         (b"x", "?top=many", 400, "top must be"),
         (b"x", "?adapt=1", 400, "adapt must be"),

@@ -10,6 +10,7 @@ import threading
 import time
 import zlib
 from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,10 @@ from served import ADAPTATION, CLASSIFY, INFER, Client, Server
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.runtime.service.config import Config
+from zotta_edge.runtime.service.http import limits
 from zotta_edge.runtime.service.http.access import Access
 from zotta_edge.runtime.service.http.errors import ServiceError
-from zotta_edge.runtime.service.http.limits import read_body
+from zotta_edge.runtime.service.http.limits import Arriving, read_body
 
 TOKEN = "0123456789abcdef"
 
@@ -146,7 +148,7 @@ def test_what_follows_a_compressed_body_is_not_kept(pack: Any) -> None:
             yield bytes(1000)
 
     with pytest.raises(ServiceError, match=f"not valid {encoding}"):
-        asyncio.run(read_body(chunks(), None, encoding, 10**6))
+        asyncio.run(read_body(chunks(), None, encoding, 10**6, lambda size: None))
     assert sent == 1
 
 
@@ -175,6 +177,8 @@ def test_large_bodies_declared_or_not(server: Server) -> None:
         (b"not gzip", "gzip", 400),
         (gzip.compress(b"{}" * 1000)[:-10], "gzip", 400),
         (b"{}", "br", 415),
+        (gzip.compress(b"no JSON"), " GZIP", 400),
+        (b"no JSON", "Identity", 400),
         (b"{}", "gzip, gzip", 415),
     ],
 )
@@ -183,20 +187,76 @@ def test_bad_encodings(server: Server, body: bytes, encoding: str, status: int) 
     assert reply.status == status, reply.body
 
 
-def test_too_many_requests_are_told_to_come_back(server: Server) -> None:
-    """Two clients hold both places with half-sent requests; others are told at once."""
+def test_too_many_requests_are_told_to_come_back() -> None:
+    """Two clients hold both places, waiting for a batch to fill; others are told at once."""
+    body, headers = served.infer_body(np.zeros((1, 32, 32, 1), np.uint8))
+    with served.serving("--max-requests", "2", "--max-wait", "3") as server:
+        replies: list[served.Reply] = []
+
+        def hold() -> None:
+            ask = partial(server.request, "POST", INFER, body, headers)
+            replies.append(served.until(ask, lambda reply: reply.status != 503))
+
+        holders = [threading.Thread(target=hold) for _ in range(2)]
+        for holder in holders:
+            holder.start()
+        declined = {"adapt": False}
+        body_, headers_ = served.infer_body(np.zeros((1, 32, 32, 1), np.uint8), **declined)
+        ask = partial(server.request, "POST", INFER, body_, headers_)
+        reply = served.until(ask, lambda reply: reply.status == 503)
+        assert reply.headers["retry-after"] == "1"
+        assert "try again" in reply.json["error"]
+        assert server.get("/v2/health/live") == {"live": True}
+        for holder in holders:
+            holder.join()
+        assert [reply.status for reply in replies] == [200, 200]
+        assert server.request("POST", INFER, body_, headers_).status == 200
+
+
+def test_bodies_that_do_not_end_hold_no_place(server: Server) -> None:
+    """100 of them kept everyone else out for 30 seconds."""
     body, headers = served.infer_body(np.zeros((4, 32, 32, 1), np.uint8))
-    holders = [half_sent(server.port, body, headers) for _ in range(2)]
-    ask = partial(server.request, "POST", INFER, body, headers)
-    reply = served.until(ask, lambda reply: reply.status == 503)
-    assert reply.headers["retry-after"] == "1"
-    assert "try again" in reply.json["error"]
-    assert server.get("/v2/health/live") == {"live": True}
-    for holder in holders:
-        holder.sendall(body[-10:])
-        assert holder.recv(100).startswith(b"HTTP/1.1 200")
-        holder.close()
+    silent = [half_sent(server.port, body, headers) for _ in range(100)]
+    started = time.perf_counter()
     assert server.request("POST", INFER, body, headers).status == 200
+    assert time.perf_counter() - started < 4
+    silent[0].settimeout(20)
+    assert silent[0].recv(100).startswith(b"HTTP/1.1 408")
+    for one in silent:
+        one.close()
+
+
+def test_large_bodies_under_way_share_a_bounded_memory() -> None:
+    """Each may hold a megabyte; beyond that, all together what eight of the largest take."""
+    arriving = Arriving(4 * 2**20)
+    with ExitStack() as stack:
+        growing = [stack.enter_context(arriving.body()) for _ in range(20)]
+        for grow in growing:
+            grow(2**20)
+        for grow in growing[:10]:
+            grow(4 * 2**20)
+        growing[10](3 * 2**20)
+        with pytest.raises(ServiceError, match="too many large requests") as refused:
+            growing[11](2 * 2**20)
+        assert refused.value.status == 503
+    with arriving.body() as grow:
+        grow(4 * 2**20)
+
+
+def test_a_body_must_keep_coming(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "_SECONDS", 0.5)
+    monkeypatch.setattr(limits, "_STALL", 0.2)
+
+    async def chunks(pause: float, count: int) -> AsyncIterator[bytes]:
+        for _ in range(count):
+            await asyncio.sleep(pause)
+            yield b"x"
+
+    for pause, count in ((0.4, 1), (0.05, 1000)):
+        with pytest.raises(ServiceError, match="did not arrive") as refused:
+            asyncio.run(read_body(chunks(pause, count), None, None, 10**6, lambda size: None))
+        assert refused.value.status == 408
+    assert asyncio.run(read_body(chunks(0, 9), None, None, 10, lambda size: None)) == b"x" * 9
 
 
 def half_sent(port: int, body: bytes, headers: dict[str, str]) -> socket.socket:
