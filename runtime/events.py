@@ -143,7 +143,11 @@ class Discarded(Event):
 
     kind: ClassVar[str] = "discarded"
     level: ClassVar[int] = logging.WARNING
-    reason: str
+    why: str
+
+    @property
+    def reason(self) -> str:
+        return self.why
 
 
 @dataclass(frozen=True)

@@ -37,11 +37,11 @@ def break_graph(content: bytes, rng: np.random.Generator) -> bytes:
             graph.node.remove(node)
         case 1:
             node.op_type = str(rng.choice(["Relu", "Nonsense", "LayerNormalization", "Softmax"]))
-        case 2:
+        case 2 if node.input:
             node.input[rng.integers(len(node.input))] = str(rng.choice(["x", "y", "missing", ""]))
         case 3:
             graph.initializer.remove(tensor)
-        case 4:
+        case 4 if tensor.dims:
             tensor.dims[0] = int(rng.choice([0, 1, 2**31, -1]))
         case 5:
             tensor.data_type = int(rng.choice([0, 2, 7, 10, 11, 99]))

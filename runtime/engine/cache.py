@@ -30,6 +30,10 @@ if TYPE_CHECKING:  # needs the onnx package, which a start from the cache does n
 FOLDER = ".zotta-cache"
 KEPT = 6  # cuts of one model's name, the most recently used
 _ABANDONED = 3600.0  # seconds after which a temporary file has no writer any more
+_BROKEN = (  # what a graph that does not hang together leads to
+    *(KeyError, ValueError, TypeError, AttributeError, IndexError, OverflowError, StopIteration),
+    *(ZeroDivisionError, RuntimeError),
+)
 _REVISION = 1  # of what a cut holds: raise it when `cut` or `work` changes
 _KEY = 24  # hexadecimal digits of a fingerprint
 
@@ -97,7 +101,13 @@ def _find_or_make(
 def _make(path: Path, what: str, make: Callable[[bytes], "Halves"]) -> Cut:
     content = path.read_bytes()
     name = _name(path, hashlib.sha256(content).hexdigest(), what)
-    halves = make(content)
+    try:
+        halves = make(content)
+    except _BROKEN as error:
+        detail = " ".join(str(error).split())[:200]
+        raise ZottaError(
+            f"{path} is damaged ({type(error).__name__}: {detail}): copy or export it again"
+        ) from error
     for folder in _folders(path):
         try:
             _store(folder, name, halves)

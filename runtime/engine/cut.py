@@ -7,9 +7,10 @@ it. Needs the onnx package, so it is imported only when there is a model to cut.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import onnx
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
 from onnx import AttributeProto, ModelProto, NodeProto, ValueInfoProto, helper
 
 from zotta_edge.errors import ZottaError
@@ -70,6 +71,22 @@ def parse(content: bytes, path: str) -> ModelProto:
         raise ZottaError(
             f"{path} is not an ONNX model, or is damaged: copy or export it again"
         ) from None
+
+
+def names_other_files(content: bytes) -> bool:
+    """Whether a tensor anywhere in the model, in branches too, is stored in another file."""
+    try:
+        return _any_external(onnx.ModelProto.FromString(content))
+    except (DecodeError, RecursionError):
+        raise ZottaError("a model is damaged: copy or export it again") from None
+
+
+def _any_external(message: Message) -> bool:
+    if isinstance(message, onnx.TensorProto):
+        return bool(message.external_data) or message.data_location == onnx.TensorProto.EXTERNAL
+    values = [value for field, value in message.ListFields() if field.message_type]
+    parts = chain.from_iterable([one] if isinstance(one, Message) else one for one in values)
+    return any(_any_external(part) for part in parts)
 
 
 def _affines(info: ModelInfo, chosen: Sequence[int] | None, path: str) -> set[str]:

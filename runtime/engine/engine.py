@@ -11,9 +11,15 @@ import numpy as np
 import onnxruntime as ort
 
 from zotta_edge.errors import NotFiniteError, ZottaError
-from zotta_edge.format import EMBEDDING, IMAGE, LOGITS, Floats, ModelInfo, from_metadata
+from zotta_edge.format import EMBEDDING, IMAGE, LOGITS, Floats, ModelInfo
 from zotta_edge.runtime.engine.cache import Rewrite, find_or_cut, find_or_rewrite, fingerprint_of
-from zotta_edge.runtime.engine.session import ORT_ERRORS, image_axes, open_session, session_info
+from zotta_edge.runtime.engine.session import (
+    ORT_ERRORS,
+    description,
+    image_axes,
+    open_session,
+    session_info,
+)
 
 _LARGEST = 1e18  # whose square is still a float32
 
@@ -108,7 +114,7 @@ class Engine:
         found = find_or_cut(file.path, chosen, file.fingerprint)
         cone = file.session(found.cone)
         stem = found.stem and file.session(found.stem)
-        info = from_metadata(cone.get_modelmeta().custom_metadata_map, path)
+        info = description(cone, path)
         layers = info.chosen if chosen is None else tuple(sorted(set(chosen)))
         return cls(info, layers, found.cone_share, stem, cone, file)
 

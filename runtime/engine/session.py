@@ -41,7 +41,7 @@ ORT_ERRORS: tuple[type[Exception], ...] = (
     ),
 )
 _SILENT = 4  # what ONNX Runtime logs it also raises; its warnings name every overridable tensor
-_EXTERNAL_DATA = b"\x0a\x08location"  # the entry that every tensor stored elsewhere must have
+_LOCATION = b"location"  # the key of an entry that every tensor stored elsewhere must have
 _TOPOLOGY = Path("/sys/devices/system/cpu")
 _POWER_OF_TWO = 0  # how the arena grows
 _UNSET = -1
@@ -85,7 +85,7 @@ def read_info(path: str | Path) -> ModelInfo:
 
 def session_info(session: ort.InferenceSession, path: str | Path) -> ModelInfo:
     """`read_info` of a file that is already open."""
-    info = from_metadata(session.get_modelmeta().custom_metadata_map, path)
+    info = description(session, path)
     affines = {name: value.shape[1:] for name, value in info.affines.items()}
     outputs: dict[str, tuple[int | None, ...]] = {LOGITS: (info.classes,), EMBEDDING: (None,)}
     outputs |= {layer.feature: (layer.channels,) for layer in info.layers}
@@ -98,6 +98,17 @@ def session_info(session: ort.InferenceSession, path: str | Path) -> ModelInfo:
             f"{path} does not match its description: {error}: export it again"
         ) from None
     return info
+
+
+def description(session: ort.InferenceSession, path: str | Path) -> ModelInfo:
+    """What an open file says about itself, unchecked."""
+    try:
+        metadata = session.get_modelmeta().custom_metadata_map
+    except UnicodeDecodeError as error:
+        raise ZottaError(
+            f"{path} is damaged, its description is no text: export it again"
+        ) from error
+    return from_metadata(metadata, path)
 
 
 def image_axes(pixels: Preprocessing) -> tuple[int, int, int]:
@@ -116,10 +127,10 @@ def available_providers() -> list[str]:
 def has_external_data(model: str | Path | bytes) -> bool:
     """Whether a tensor is stored outside the file; ONNX Runtime would follow it anywhere.
 
-    A search of the bytes costs neither memory nor the onnx package.
+    A file without the word costs neither memory nor the onnx package.
     """
     if isinstance(model, bytes):
-        return _EXTERNAL_DATA in model
+        return _LOCATION in model and _points_elsewhere(model)
     path = Path(model)
     if not path.is_file():
         raise ZottaError(f"{path} is not a file" if path.exists() else f"{path} does not exist")
@@ -127,7 +138,14 @@ def has_external_data(model: str | Path | bytes) -> bool:
         if os.fstat(stream.fileno()).st_size == 0:
             raise ZottaError(f"{path} is empty: copy or export it again")
         with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            return content.find(_EXTERNAL_DATA) >= 0
+            return content.find(_LOCATION) >= 0 and _points_elsewhere(content[:])
+
+
+def _points_elsewhere(content: bytes) -> bool:
+    """Looked up in the parsed file: there are many ways to write the same bytes' length."""
+    from zotta_edge.runtime.engine.cut import names_other_files
+
+    return names_other_files(content)
 
 
 def _providers(short: str) -> list[str]:

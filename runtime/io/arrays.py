@@ -1,5 +1,6 @@
 """Images in NumPy files: `.npz` with `images` and perhaps `labels`, or a plain `.npy`."""
 
+import tokenize
 import zipfile
 import zlib
 from dataclasses import dataclass
@@ -11,7 +12,19 @@ from numpy.typing import NDArray
 
 from zotta_edge.errors import ZottaError
 
-_DAMAGED = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error)
+_DAMAGED = (  # what NumPy raises for headers that say anything
+    *(
+        OSError,
+        ValueError,
+        EOFError,
+        KeyError,
+        TypeError,
+        OverflowError,
+        SyntaxError,
+        RecursionError,
+    ),
+    *(NotImplementedError, RuntimeError, tokenize.TokenError, zipfile.BadZipFile, zlib.error),
+)
 
 
 @dataclass(frozen=True)
@@ -55,6 +68,8 @@ def class_numbers(labels: NDArray[Any], count: int | None, path: Path) -> NDArra
 
 def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
     """Every array of a NumPy file, by name; Python objects (pickles) are refused."""
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise ZottaError(f"{path} is not a file: expected a NumPy file")
     try:
         loaded = np.load(path, mmap_mode="r", allow_pickle=False)
         if isinstance(loaded, np.ndarray):

@@ -9,6 +9,7 @@ from zotta_edge.errors import ZottaError
 from zotta_edge.runtime.io.arrays import class_numbers, load_arrays
 
 _NAMES = ("file", "filename", "file_name", "name", "image", "image_id", "imageid", "path", "id")
+_DIGITS = 9  # of a class number: no model has more classes
 _LABELS = ("label", "class", "target", "class_id", "class_index", "y")
 
 
@@ -97,7 +98,8 @@ def _from_csv(path: Path) -> tuple[dict[str, int], list[str]]:
     for line, row in rows:
         name, label = _cell(row, name_at), _cell(row, label_at)
         if not _is_label(label) or not name:
-            raise ZottaError(f"{path} line {line}: expected a name and a class number, got {row}")
+            got = ", ".join(row)[:80]
+            raise ZottaError(f"{path} line {line}: expected a name and a class number, got {got}")
         if not label:
             unscored.append(name)
         elif labels.setdefault(name, int(label)) != int(label):
@@ -138,7 +140,7 @@ def _cell(row: list[str], at: int) -> str:
 
 
 def _is_label(cell: str) -> bool:
-    return cell.isdecimal() or not cell
+    return not cell or (cell.isdecimal() and len(cell) <= _DIGITS)
 
 
 def _shorter(name: str) -> Iterator[str]:

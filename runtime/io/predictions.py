@@ -30,7 +30,11 @@ def predictions_to(
         return
     if path.suffix not in (".csv", ".jsonl"):
         raise ZottaError(f"predictions go to a .csv or a .jsonl file, not to {path}")
-    with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as stream:
+    with (
+        replacing(path) as temporary,
+        # File names need not be UTF-8: their other bytes are written as JSON escapes them.
+        temporary.open("w", newline="", encoding="utf-8", errors="backslashreplace") as stream,
+    ):
         write_row = _csv(stream, top_k) if path.suffix == ".csv" else _jsonl(stream)
 
         def write(names: Sequence[str], probabilities: Floats, adapted: bool) -> None:

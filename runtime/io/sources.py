@@ -6,6 +6,7 @@
 """
 
 import glob
+import io
 import logging
 import sys
 from abc import ABC, abstractmethod
@@ -131,6 +132,8 @@ class Stdin(Source):
     name: str = "stdin"
 
     def __iter__(self) -> Iterator[Sample]:
+        if isinstance(sys.stdin, io.TextIOWrapper):
+            sys.stdin.reconfigure(errors="surrogateescape")  # names of files need not be UTF-8
         lines = (line.rstrip("\r\n") for line in sys.stdin)
         return _readable(((line, Path(line)) for line in lines if line), self.strict, self.on_bad)
 

@@ -2,12 +2,15 @@
 
 import hashlib
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from zotta_edge.errors import ZottaError
+
+_PART = ".part"
 
 
 @contextmanager
@@ -19,11 +22,10 @@ def replacing(path: str | Path) -> Iterator[Path]:
     """
     path = Path(path)
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+        _remove_abandoned(path)
+        handle, temporary = _locked_temporary(path)
     except OSError as error:
         raise ZottaError(f"cannot write {path}: {error.strerror or error}") from error
-    os.close(handle)
-    temporary = Path(name)
     try:
         yield temporary
         with temporary.open("rb+") as written:
@@ -34,6 +36,48 @@ def replacing(path: str | Path) -> Iterator[Path]:
         raise ZottaError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
         temporary.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def _locked_temporary(path: Path) -> tuple[int, Path]:
+    """A new file that stays locked until its handle is closed: `_remove_abandoned` spares it."""
+    while True:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_PART)
+        _lock(handle)
+        if os.path.exists(name):
+            return handle, Path(name)
+        os.close(handle)  # taken for abandoned between its creation and its lock
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Temporary files of this one whose writers were killed: nobody holds their lock."""
+    for entry in os.scandir(path.parent):
+        if not (entry.name.startswith(f".{path.name}.") and entry.name.endswith(_PART)):
+            continue
+        with suppress(OSError):  # another process removes it as well, or may not be ours
+            handle = os.open(entry.path, os.O_RDWR | os.O_NONBLOCK)
+            try:
+                if _lock(handle):
+                    os.unlink(entry.path)
+            finally:
+                os.close(handle)
+
+
+if sys.platform == "win32":  # there, an open file cannot be replaced, nor a locked one
+
+    def _lock(handle: int) -> bool:
+        return False
+
+else:
+    import fcntl
+
+    def _lock(handle: int) -> bool:
+        """The operating system's lock, which ends with its process; whether it was free."""
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True
 
 
 def check_writable(path: str | Path) -> None:

@@ -10,7 +10,7 @@ import binascii
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,10 @@ EMBEDDING = "embedding"  # what the classifier head reads, [batch, D]
 Floats = NDArray[np.float32]
 Kind = Literal["tokens", "map", "nhwc", "vector"]  # see _AFFINE_AXES
 Precision = Literal["int8", "fp8", "fp32"]
+Interpolation = Literal["bicubic", "bilinear", "area"]
+Layout = Literal["NCHW", "NHWC"]
+
+_LARGEST = 10**6  # image side, number of classes or of calibration images
 
 # Shape of an affine, -1 for the channels: it broadcasts over the tensor that the kind stands for.
 _AFFINE_AXES: dict[Kind, tuple[int, ...]] = {
@@ -47,8 +51,8 @@ class Preprocessing:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     resize: int | None = None  # shorter side before the crop; None: straight to height x width
-    interpolation: Literal["bicubic", "bilinear", "area"] = "bilinear"
-    layout: Literal["NCHW", "NHWC"] = "NCHW"
+    interpolation: Interpolation = "bilinear"
+    layout: Layout = "NCHW"
     assumed: bool = False  # nobody said so; ImageNet's values stand in
 
     @property
@@ -203,11 +207,45 @@ def from_metadata(metadata: Mapping[str, str], path: object = "the file") -> Mod
             "export it again, or install the matching zotta-edge"
         )
     try:
-        return _parse(metadata)
-    except (KeyError, ValueError, TypeError, binascii.Error) as error:
+        info = _parse(metadata)
+        _check(info)
+    except _DAMAGED as error:
+        detail = " ".join(str(error).split())[:200]
         raise ZottaError(
-            f"{path} is damaged ({type(error).__name__}: {error}): export it again"
+            f"{path} is damaged ({type(error).__name__}: {detail}): export it again"
         ) from error
+    return info
+
+
+_DAMAGED = (
+    *(KeyError, ValueError, TypeError, AttributeError, IndexError, OverflowError, RecursionError),
+    binascii.Error,
+)
+
+
+def _check(info: ModelInfo) -> None:
+    """Refuse values of the right kind that no model has."""
+    p, calibration = info.preprocessing, info.calibration
+    sizes = (p.height, p.width, info.classes, *([] if p.resize is None else [p.resize]))
+    sizes += (calibration.samples,) if calibration else ()
+    if any(type(size) is not int or not 0 < size <= _LARGEST for size in sizes):
+        raise ValueError(f"sizes {sizes}")
+    if len(p.std) != len(p.mean) or not min(p.std) > 0:
+        raise ValueError(f"a standard deviation of {p.std}")
+    if p.layout not in get_args(Layout) or p.interpolation not in get_args(Interpolation):
+        raise ValueError(f"layout {p.layout}, interpolation {p.interpolation}")
+    if len(info.labels) not in (0, info.classes) or not all(
+        type(one) is str for one in info.labels
+    ):
+        raise ValueError(f"{len(info.labels)} labels for {info.classes} classes")
+    arrays: list[NDArray[Any]] = [np.array([p.mean, p.std]), *info.affines.values()]
+    if calibration:
+        arrays += [*calibration.mean, *calibration.std]
+        arrays += [calibration.embedding_mean, calibration.embedding_std]
+    if info.prime:
+        arrays += [info.prime.features, info.prime.shifts]
+    if not all(np.isfinite(array).all() for array in arrays):
+        raise ValueError("numbers that are not finite")
 
 
 def _parse(metadata: Mapping[str, str]) -> ModelInfo:

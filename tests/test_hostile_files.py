@@ -1,0 +1,203 @@
+"""Files that a person, a disk or an attacker spoilt: one line each, and nothing left behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import cv2
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto
+
+from zotta_edge import AdaptiveModel, ZottaError
+from zotta_edge.__main__ import main
+from zotta_edge.files import replacing
+from zotta_edge.models import embedded
+from zotta_edge.runtime.io.arrays import load_images
+from zotta_edge.runtime.io.labels import read_labels
+from zotta_edge.runtime.engine.session import has_external_data, open_session
+
+
+def write_image(path: bytes | Path) -> None:
+    data = cv2.imencode(".png", np.zeros((32, 32), np.uint8))[1].tobytes()
+    with open(path, "wb") as stream:
+        stream.write(data)
+
+
+def adapt(*flags: str | Path, given: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
+    """In a process of its own, whose streams take text as they do for a person."""
+    command = [sys.executable, "-m", "zotta_edge", "adapt", "--model", embedded.MODEL]
+    environment = os.environ | {"PYTHONUTF8": "1"}
+    return subprocess.run(
+        [*command, "--threads", "1", *flags],
+        input=given,
+        check=True,
+        env=environment,
+        capture_output=True,
+    )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names are bytes on Linux alone")
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_names_that_are_not_utf8(tmp_path: Path, kind: str) -> None:
+    """They ended `adapt --output` in a traceback."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    write_image(os.fsencode(folder) + b"/caf\xe9.png")
+    (folder / os.fsdecode(b"b\xe4d.png")).write_bytes(b"no image")
+    output = tmp_path / f"out.{kind}"
+    done = adapt("--data", folder, "--output", output)
+    assert b"skipped" in done.stderr
+    text = output.read_text(encoding="utf-8")
+    assert "caf\\udce9.png" in text
+    if kind == "jsonl":
+        assert os.fsencode(json.loads(text)["image"]) == b"caf\xe9.png"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names are bytes on Linux alone")
+def test_such_names_on_standard_input(tmp_path: Path) -> None:
+    name = os.fsencode(tmp_path) + b"/caf\xe9.png"
+    write_image(name)
+    output = tmp_path / "out.csv"
+    adapt("--data", "-", "--output", output, given=name + b"\n")
+    assert "caf\\udce9.png" in output.read_text()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
+def test_pipes_and_devices_among_the_images(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(tmp_path / "pipe.png")
+    (tmp_path / "zero.png").symlink_to("/dev/zero")
+    write_image(tmp_path / "file.png")
+    os.mkfifo(tmp_path / "pipe.npy")
+    command = ["adapt", "--model", str(embedded.MODEL), "--threads", "1", "--data"]
+    assert main([*command, str(tmp_path)]) == 0
+    assert capsys.readouterr().err.count("is not a file") == 2
+    with pytest.raises(ZottaError, match=r"pipe.npy is not a file"):
+        load_images(tmp_path / "pipe.npy")
+
+
+def test_labels_of_thousands_of_digits(tmp_path: Path) -> None:
+    path = tmp_path / "labels.csv"
+    path.write_text(f"name,label\na.png,1\nb.png,{'9' * 5000}\n")
+    with pytest.raises(ZottaError, match="line 3: expected a name and a class number") as refused:
+        read_labels(path)
+    assert len(str(refused.value)) < 300
+
+
+SHAPES = ["(-4, 8, 8)", "(4, -8, -8)", "(1e3,)", "(2**70, 1, 1)", "('a', 1)", "(4, 8, 8", "9" * 30]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_arrays_of_impossible_shapes(tmp_path: Path, shape: str) -> None:
+    header = f"{{'descr': '|u1', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    path = tmp_path / "images.npy"
+    path.write_bytes(b"\x93NUMPY\x01\0" + b"\x76\0" + header.encode() + bytes(256))
+    with pytest.raises(ZottaError, match=r"images\.npy"):
+        load_images(path)
+
+
+WRITE = """
+import sys, time
+from zotta_edge.files import replacing
+with replacing(sys.argv[1]) as temporary:
+    temporary.write_text("half")
+    print("ready", flush=True)
+    time.sleep(600)
+"""
+
+
+def writing(path: Path) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-c", WRITE, str(path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="locks go with their process on Unix")
+def test_what_killed_writers_left_is_removed(tmp_path: Path) -> None:
+    """But not what another writer is still at."""
+    path = tmp_path / "site.state"
+    for _ in range(3):
+        process = writing(path)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    alive = writing(path)
+    try:
+        left = {file.name for file in tmp_path.glob(".*.part")}
+        assert len(left) == 1  # the next writer's
+        other = tmp_path / ".another.state.abcdefgh.part"
+        other.write_text("not ours")
+        with replacing(path) as temporary:
+            temporary.write_text("whole")
+        assert path.read_text() == "whole"
+        assert {file.name for file in tmp_path.glob(".*.part")} == left | {other.name}
+    finally:
+        alive.kill()
+        alive.wait()
+
+
+def varint(number: int, more: int = 0) -> bytes:
+    """A small number, in as many bytes more than it needs."""
+    if more == 0:
+        return bytes([number])
+    return bytes([number | 0x80]) + b"\x80" * (more - 1) + b"\0"
+
+
+@pytest.mark.parametrize("length", [0, 1, 4])
+@pytest.mark.parametrize("tag", [0, 1, 3])
+def test_external_data_cannot_hide_behind_long_numbers(
+    tmp_path: Path, length: int, tag: int
+) -> None:
+    """The same message with other bytes for the same lengths."""
+    model = onnx.load(embedded.MODEL)
+    tensor = model.graph.initializer[0]
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="/etc/passwd")
+    plain = b"\x0a\x08location"
+    hidden = varint(0x0A, tag) + varint(8, length) + b"location"
+    tensor.ClearField("external_data")
+    entry = hidden + b"\x12\x0b/etc/passwd"
+    raw = tensor.SerializeToString() + b"\x6a" + bytes([len(entry)]) + entry
+    assert TensorProto.FromString(raw).external_data[0].value == "/etc/passwd"
+    del model.graph.initializer[0]
+    graph = model.graph.SerializeToString() + b"\x2a" + length_of(len(raw)) + raw
+    model.ClearField("graph")
+    content = model.SerializeToString() + b"\x3a" + length_of(len(graph)) + graph
+    assert (plain in content) == (length == tag == 0)
+    assert has_external_data(content)
+    path = tmp_path / "hidden.onnx"
+    path.write_bytes(content)
+    with pytest.raises(ZottaError, match="weights in other files"):
+        open_session(path)
+
+
+def length_of(number: int) -> bytes:
+    """A varint."""
+    encoded = b""
+    while number > 0x7F:
+        encoded += bytes([number & 0x7F | 0x80])
+        number >>= 7
+    return encoded + bytes([number])
+
+
+def test_the_word_alone_is_no_external_data(tmp_path: Path) -> None:
+    model = onnx.load(embedded.MODEL)
+    model.doc_string = "location"
+    onnx.save(model, tmp_path / "model.onnx")
+    assert not has_external_data(tmp_path / "model.onnx")
+    AdaptiveModel.load(tmp_path / "model.onnx", method="none", threads=1)
+
+
+def test_damaged_models_end_in_one_line(tmp_path: Path) -> None:
+    """The long form: python tests/mutate_models.py FOLDER 2000"""
+    program = Path(__file__).parent / "mutate_models.py"
+    command = [sys.executable, program, tmp_path, "90"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
