@@ -16,7 +16,8 @@ MAX_PIXELS = 64_000_000  # 192 MB decoded; OpenCV alone would let 3 GB through
 MAX_BYTES = 64 * 2**20
 
 _PNG = b"\x89PNG\r\n\x1a\n"
-_PARTS = 2**16  # chunks or segments of a file: walking millions of empty ones takes seconds
+_PARTS = 2**16  # chunks of a file: walking millions of empty ones takes seconds
+_SEGMENTS, _PADDING = 2**12, 2**10  # of a JPEG's header, and bytes between two of them
 _SCAN_PIXELS = 16 * MAX_PIXELS  # of a JPEG: each of its scans goes over all pixels, a bit at a time
 _PNM = re.compile(rb"P[1-6]\s+(?:#[^\r\n]*[\r\n]\s*)*(\d{1,9})\s+(\d{1,9})\s")
 _MARKER = re.compile(rb"[^\xff]*\xff+([^\xff])", re.DOTALL)
@@ -132,8 +133,8 @@ def _jpeg_segments(data: bytes) -> Iterator[tuple[int, int, int]]:
     As libjpeg looks for them: what stands between a segment and the next marker is passed over.
     """
     at = 2
-    for _ in range(_PARTS):
-        found = _MARKER.match(data, at)
+    for _ in range(_SEGMENTS):
+        found = _MARKER.match(data, at, at + _PADDING)
         if found is None or found[1] == b"\xd9":
             raise _UnfitError("it ends before its pixels")
         at = found.end()
@@ -144,7 +145,7 @@ def _jpeg_segments(data: bytes) -> Iterator[tuple[int, int, int]]:
             raise _UnfitError("a segment ends after the file does")
         yield marker, at, end
         at = end
-    raise _UnfitError(f"it has more than {_PARTS} segments")
+    raise _UnfitError(f"it has more than {_SEGMENTS} segments")
 
 
 def _webp(data: bytes) -> Still:

@@ -12,6 +12,8 @@ from zotta_edge.runtime.methods.foa.settings import FoaSettings
 from zotta_edge.runtime.state import fields as states
 from zotta_edge.runtime.watch.statistics import Doubles
 
+_LARGEST = 1e9  # of what is searched, in its own units
+
 
 class Strategy:
     """CMA-ES of the `cma` package, with a diagonal covariance, held in plain arrays.
@@ -69,7 +71,10 @@ class Strategy:
         }
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        self._vectors, self._sigma = state["vectors"], float(state["sigma"][0])
+        vectors, sigma = state["vectors"], float(state["sigma"][0])
+        if min(sigma, vectors[1].min()) <= 0 or max(sigma, np.abs(vectors).max()) > _LARGEST:
+            raise ValueError("a search that has left all bounds")
+        self._vectors, self._sigma = vectors, sigma
         self.generation = int(state["generation"][0])
         self._rng = states.rng_from_array(state["rng"])
 

@@ -17,7 +17,7 @@ from zotta_edge.format import Floats
 from zotta_edge.runtime.adaptive import Result
 from zotta_edge.runtime.engine.session import image_axes
 from zotta_edge.runtime.io.images import Image, decode
-from zotta_edge.runtime.io.preprocessing import as_batch
+from zotta_edge.runtime.io.preprocessing import as_batch, fit
 from zotta_edge.runtime.service.http import protocol
 from zotta_edge.runtime.service.http.errors import ServiceError
 from zotta_edge.runtime.service.http.limits import (
@@ -89,32 +89,31 @@ class Prediction:
 
     async def _images(self, images: NDArray[Any] | list[bytes]) -> Floats:
         """Prepared, [batch, C, H, W]: a file or a few images at a time, others' in between."""
-        if isinstance(images, list):
-            return await self._decoded(images)
-        if images.dtype == np.uint8 and images.ndim > 2:
-            check_proportions(images[0])
+        pixels = await self._decoded(images) if isinstance(images, list) else images
+        if isinstance(pixels, np.ndarray) and pixels.dtype == np.uint8 and pixels.ndim > 2:
+            check_proportions(pixels[0])
         size = self._service.config.batch_size
-        parts = [images[at : at + size] for at in range(0, len(images), size)]
-        prepare = self._service.prepared
-        return np.concatenate([await prepare(partial(self._prepared, part)) for part in parts])
+        prepared = np.empty((len(pixels), *image_axes(self._pixels)), np.float32)
+        for at in range(0, len(pixels), size):
+            prepare = partial(as_batch, pixels[at : at + size], self._pixels)
+            prepared[at : at + size] = await self._service.prepared(prepare)
+        return prepared
 
-    async def _decoded(self, files: list[bytes]) -> Floats:
-        prepared, pixels = [], 0
+    async def _decoded(self, files: list[bytes]) -> list[Image]:
+        """The pixels the network will see: few, however large the photographs were."""
+        images, pixels = [], 0
         for file in files:
             size, image = await self._service.prepared(partial(self._decode, file))
             pixels += size
             check_pixels(pixels, self._limit)
-            prepared.append(image)
-        return np.concatenate(prepared)
+            images.append(image)
+        return images
 
-    def _decode(self, file: bytes) -> tuple[int, Floats]:
-        """How many pixels a file has, and the few of them that the network will see."""
+    def _decode(self, file: bytes) -> tuple[int, Image]:
+        """How many pixels a file has, and those of its resized image."""
         image = decode(file)
         check_proportions(image)
-        return image.shape[0] * image.shape[1], self._prepared([image])
-
-    def _prepared(self, images: list[Image] | NDArray[Any]) -> Floats:
-        return as_batch(images, self._pixels)
+        return image.shape[0] * image.shape[1], fit(image, self._pixels)
 
     async def _predict(self, images: Floats, adapt: bool) -> Result:
         try:

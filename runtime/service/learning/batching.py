@@ -72,13 +72,19 @@ class Gatherer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop: asyncio.Task[None] | None = None
 
-    async def answer(self, images: Floats, learn: bool = True) -> Result:
-        """Answer one request's images, with others that are there at the same time."""
+    async def answer(
+        self, images: Floats, learn: bool = True, arrived: float | None = None
+    ) -> Result:
+        """Answer one request's images, with others that are there at the same time.
+
+        `arrived` is the loop's time at which the request came, if that was earlier.
+        """
         loop = asyncio.get_running_loop()
         if self._loop is None or self._loop.done():
             self._start(loop)
         learn = learn and self.learning and not self._hurrying
-        asked = _Asked(images, learn, loop.time(), loop.create_future())
+        arrived = loop.time() if arrived is None else arrived
+        asked = _Asked(images, learn, arrived, loop.create_future())
         in_time = self._pace <= self._config.deadline
         inline = learn and in_time and self._config.adapt == "inline"
         (self._held if inline else self._ready).append(asked)

@@ -237,9 +237,18 @@ def test_a_writer_that_is_killed(model: Path, cuts: list[object], call: int) -> 
     assert not list(folder.glob("*.json"))
     assert _logits(model).shape == (3, toy.CLASSES)
     assert cuts == [None]
+    assert not part.exists()
+
+
+def test_what_nobody_writes_again_is_removed_in_the_end(model: Path) -> None:
+    folder = model.parent / FOLDER
+    _logits(model)
+    part = folder / f".{model.stem}.{24 * '0'}.cone.onnx.abcdefgh.part"
+    part.touch()
+    _logits(model, (1,))
     assert part.exists()  # its writer might be alive
     os.utime(part, (0, 0))
-    _logits(model, (1,))
+    _logits(model, (2,))
     assert not part.exists()
 
 

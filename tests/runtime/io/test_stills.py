@@ -136,7 +136,7 @@ def scans(count: int, side: int) -> bytes:
     ("data", "reason"),
     [
         (b"\xff\xd8" + b"\xff" * (31 * MB), "ends before its pixels"),
-        (b"\xff\xd8\xff" + b"\0\xff" * (15 * MB), "more than 65536 segments"),
+        (b"\xff\xd8\xff" + b"\0\xff" * (15 * MB), "more than 4096 segments"),
         (b"\xff\xd8\xff\xe0\0\2" + bytes(31 * MB), "ends before its pixels"),
         (PNG + header() + chunk(b"tEXt", b"") * 2_600_000, "more than 65536 chunks"),
         (b"RIFF1234WEBP" + (b"XXXX" + bytes(4)) * 3_900_000, "more than 65536 chunks"),

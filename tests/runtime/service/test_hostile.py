@@ -26,11 +26,11 @@ from zotta_edge import AdaptiveModel
 from zotta_edge.errors import NotFiniteError
 from zotta_edge.models import embedded
 from zotta_edge.runtime.adaptive import Result
-from zotta_edge.runtime.service.http import protocol
 from zotta_edge.runtime.service.config import Config
+from zotta_edge.runtime.service.http import protocol
 from zotta_edge.runtime.service.http.errors import ServiceError
-from zotta_edge.runtime.service.learning.batching import Gatherer
 from zotta_edge.runtime.service.http.limits import check_answer
+from zotta_edge.runtime.service.learning.batching import Gatherer
 from zotta_edge.runtime.service.learning.worker import Writer
 from zotta_edge.runtime.state.file import save
 

@@ -182,7 +182,7 @@ def test_a_move_is_no_change_of_the_stream(tmp_path: Path) -> None:
 def test_the_distance_is_bounded(path: Path) -> None:
     model = load(path, damping=1e-3)
     for seed in range(20):
-        model.predict(toy.images(64, seed, shift=30))
+        model.predict(toy.images(64, seed, shift=10))
     assert model.status()["distance"] <= 0.5 + 1e-5
 
 
