@@ -78,12 +78,12 @@ class Service:
 
     async def predict(self, images: Floats, adapt: bool) -> Result:
         """Answer prepared images [batch, C, H, W]."""
-        started, arrived = time.perf_counter(), asyncio.get_running_loop().time()
-        size = self.config.batch_size
+        started, size = time.perf_counter(), self.config.batch_size
+        deadline = asyncio.get_running_loop().time() + self.config.deadline
         parts = [images[at : at + size] for at in range(0, len(images), size)]
         try:
             # One after the other: requests of others come between the parts of a large one.
-            results = [await self.gatherer.answer(part, adapt, arrived) for part in parts]
+            results = [await self.gatherer.answer(part, adapt, deadline) for part in parts]
         except (ZottaError, MemoryError):
             self._proven = False
             raise

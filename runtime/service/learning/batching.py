@@ -44,6 +44,7 @@ class _Asked:
     images: Floats
     learn: bool  # whether they may still be learned from
     arrived: float
+    deadline: float
     answer: "asyncio.Future[Result]"
 
 
@@ -73,19 +74,20 @@ class Gatherer:
         self._loop: asyncio.Task[None] | None = None
 
     async def answer(
-        self, images: Floats, learn: bool = True, arrived: float | None = None
+        self, images: Floats, learn: bool = True, deadline: float | None = None
     ) -> Result:
         """Answer one request's images, with others that are there at the same time.
 
-        `arrived` is the loop's time at which the request came, if that was earlier.
+        `deadline` is the loop's time until which they wait for adaptation; None: as configured.
         """
         loop = asyncio.get_running_loop()
         if self._loop is None or self._loop.done():
             self._start(loop)
         learn = learn and self.learning and not self._hurrying
-        arrived = loop.time() if arrived is None else arrived
-        asked = _Asked(images, learn, arrived, loop.create_future())
-        in_time = self._pace <= self._config.deadline
+        now = loop.time()
+        deadline = now + self._config.deadline if deadline is None else deadline
+        asked = _Asked(images, learn, now, deadline, loop.create_future())
+        in_time = self._pace <= self._config.deadline and now <= deadline
         inline = learn and in_time and self._config.adapt == "inline"
         (self._held if inline else self._ready).append(asked)
         self._wake.set()
@@ -156,7 +158,7 @@ class Gatherer:
         """Wait for a lesson, and answer those of its images whose requests are still waiting."""
         lesson = asyncio.wrap_future(job)
         if group:
-            left = group[0].arrived + self._config.deadline - asyncio.get_running_loop().time()
+            left = group[0].deadline - asyncio.get_running_loop().time()
             await asyncio.wait(
                 {lesson, self._hurry}, timeout=max(left, 0), return_when=asyncio.FIRST_COMPLETED
             )
