@@ -170,7 +170,7 @@ def test_an_answer_is_bounded_before_it_is_made() -> None:
 class Touchy:
     """A model that some images overflow."""
 
-    def predict(self, images: NDArray[np.float32], adapt: bool) -> Result:
+    def predict_prepared(self, images: NDArray[np.float32], adapt: bool) -> Result:
         if images.max() > 1:
             raise NotFiniteError("not finite")
         logits = np.zeros((len(images), 2), np.float32)
