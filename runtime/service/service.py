@@ -19,7 +19,7 @@ from zotta_edge.runtime.service.learning.batching import READER, Gatherer
 from zotta_edge.runtime.service.learning.snapshots import Snapshot, Store
 from zotta_edge.runtime.service.learning.worker import Learned, Report, Writer
 from zotta_edge.runtime.service.observe.metrics import Metrics
-from zotta_edge.runtime.service.observe.monitor import Listener, Monitor, finite, label
+from zotta_edge.runtime.service.observe.monitor import Monitor, finite, label
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class Service:
         self._prepare = ThreadPoolExecutor(_PREPARING, _PREPARE)
         self.metrics = Metrics(name, model.info.recipe.precision, model.method)
         self.monitor = Monitor(model.info, Report.of(model), self.metrics)
-        self._listener = Listener(self.monitor, self._writer.thread.ident)
+        model.events.subscribe(self.monitor.events.record)
         self.gatherer = Gatherer(model, self._writer, config, self)
         self._paused = False
 
@@ -94,19 +94,19 @@ class Service:
             return Report.of(self.model)
 
         await self._change(work)
-        self.monitor.was_reset("request")
-        self.monitor.note("reset", "asked for")
+        self.monitor.events.record_reset("request")
+        self.monitor.events.record_request("reset")
 
     async def pause(self) -> None:
         self._paused, self.gatherer.learning = True, False
         await self._change(self._frozen)
-        self.monitor.note("pause", "asked for")
+        self.monitor.events.record_request("pause")
 
     async def resume(self) -> None:
         self._paused = False
         self.gatherer.learning = self.mode != "off" and not self.draining
         await self._write(self.model.unfreeze)  # in its turn: a pause may still wait for its own
-        self.monitor.note("resume", "asked for")
+        self.monitor.events.record_request("resume")
 
     def _frozen(self) -> Report:
         self.model.freeze()
@@ -117,7 +117,7 @@ class Service:
 
     async def snapshot(self) -> Snapshot:
         taken = await self._write(partial(self._store.take, self.model))
-        self.monitor.note("snapshot", taken.id)
+        self.monitor.events.record_request("snapshot", taken.id)
         return taken
 
     async def restore(self, name: str) -> None:
@@ -126,7 +126,7 @@ class Service:
             return Report.of(self.model)
 
         await self._change(work)
-        self.monitor.note("restore", name)
+        self.monitor.events.record_request("restore", name)
 
     async def _change(self, work: Callable[[], Report]) -> None:
         """Change the model in its turn; images from before are no longer learned from."""
@@ -159,9 +159,9 @@ class Service:
             "filter": status.get("filter"),
             "layers": monitor.layers(),
             "guard": dict(guard),
-            "events": list(monitor.events),
+            "events": monitor.events.recent(),
             "resets": resets,
-            "last_reset": monitor.last_reset,
+            "last_reset": monitor.events.last_reset,
             "entropy": monitor.entropy,
             "latency": monitor.latency(),
             "recent": monitor.classes(),
@@ -197,7 +197,6 @@ class Service:
             log.warning("an update is still under way: the last saved state stands")
         self.gatherer.close()
         self._prepare.shutdown(wait=False)
-        self._listener.close()
         if done:
             self._store.close()
 

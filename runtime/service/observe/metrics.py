@@ -6,6 +6,10 @@ from zotta_edge.runtime.service.learning.worker import Learned, Report
 from zotta_edge.version import __version__
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+DECISIONS = (
+    "phase", "changed", "filter", "shortened", "bounded", "rollback", "collapse", "returned",
+)  # fmt: skip
+REQUESTS = ("reset", "pause", "resume", "snapshot", "restore")
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 
@@ -40,6 +44,12 @@ class Metrics:
         self.resets = Counter(
             "zotta_resets", "Returns to the source parameters.", ["reason"], registry=registry
         )
+        self._events = Counter(
+            "zotta_adaptation_events",
+            "What adaptation decided, and what was asked of it.",
+            ["kind"],
+            registry=registry,
+        )
         self._drift = Gauge(
             "zotta_drift_score",
             "Distance of the stream from the source, in its standard deviations.",
@@ -57,6 +67,8 @@ class Metrics:
             self._steps.labels(outcome)
         for reason in ("request", "collapse", "returned"):
             self.resets.labels(reason)
+        for kind in (*DECISIONS, *REQUESTS):
+            self._events.labels(kind)
         Info("zotta_build", "What is running.", registry=registry).info(
             {"version": __version__, "model": model, "precision": precision, "method": method}
         )
@@ -64,6 +76,9 @@ class Metrics:
     def answered(self, images: int, entropy: float | None) -> None:
         self._images.inc(images)
         self._entropy.set(entropy or 0.0)
+
+    def event(self, kind: str) -> None:
+        self._events.labels(kind).inc()
 
     def learned(self, before: Report, learned: Learned) -> None:
         if not learned.batches:

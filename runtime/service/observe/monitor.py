@@ -1,6 +1,5 @@
 """What a person, or a dashboard, is told about the model: recent answers and what it learned."""
 
-import logging
 import math
 import time
 from collections import Counter, deque
@@ -12,15 +11,13 @@ import numpy as np
 from zotta_edge.format import ModelInfo
 from zotta_edge.runtime.adaptive import Result
 from zotta_edge.runtime.service.learning.worker import Learned, Report
+from zotta_edge.runtime.service.observe.event_log import EventLog
 from zotta_edge.runtime.service.observe.metrics import Metrics
 from zotta_edge.runtime.watch.statistics import entropies
 
 ANSWERS = 256  # images behind the recent classes and the entropy
 REQUESTS = 512  # behind the latencies
 POINTS = 300  # of the history
-EVENTS = 100
-RESETS = ("collapse", "returned")  # events of the guard that put the model back to the source
-_TOLD = ("zotta_edge.runtime.events",)  # loggers that explain events
 
 
 class Monitor:
@@ -33,8 +30,7 @@ class Monitor:
         self._entropies: deque[float] = deque(maxlen=ANSWERS)
         self._seconds: deque[float] = deque(maxlen=REQUESTS)
         self._points: deque[dict[str, Any]] = deque(maxlen=POINTS)
-        self.events: deque[dict[str, Any]] = deque(maxlen=EVENTS)
-        self.last_reset: dict[str, Any] | None = None
+        self.events = EventLog(metrics)
         self.images = self.lost = 0
         metrics.state(report)
 
@@ -65,12 +61,8 @@ class Monitor:
         self._metrics.inference.observe(seconds)
 
     def learned(self, learned: Learned) -> None:
-        before = self.report.status.get("guard", {})
         self._metrics.learned(self.report, learned)
         self.changed(learned.report)
-        for reason in RESETS:
-            if learned.report.status.get("guard", {}).get(reason, 0) > before.get(reason, 0):
-                self.was_reset(reason)
 
     def changed(self, report: Report) -> None:
         """Take the latest: two that come at the same time may come in any order."""
@@ -78,16 +70,9 @@ class Monitor:
             self.report = report
             self._metrics.state(report)
 
-    def was_reset(self, reason: str) -> None:
-        self.last_reset = {"time": time.time(), "reason": reason}
-        self._metrics.resets.labels(reason).inc()
-
     def dropped(self, images: int) -> None:
         self.lost += images
         self._metrics.dropped.inc(images)
-
-    def note(self, event: str, reason: str) -> None:
-        self.events.append({"time": time.time(), "event": event, "reason": reason})
 
     @property
     def entropy(self) -> float | None:
@@ -122,29 +107,6 @@ class Monitor:
 
     def history(self) -> list[dict[str, Any]]:
         return list(self._points)
-
-
-class Listener(logging.Handler):
-    """Takes the reasons that the guard and the gate give in the log, of one model's writer."""
-
-    def __init__(self, monitor: Monitor, thread: int | None) -> None:
-        super().__init__(logging.INFO)
-        self._monitor, self._thread = monitor, thread
-        for name in _TOLD:
-            logger = logging.getLogger(name)
-            logger.addHandler(self)
-            if logger.getEffectiveLevel() > logging.INFO:
-                logger.setLevel(logging.INFO)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.thread == self._thread:
-            event, _, reason = record.getMessage().partition(": ")
-            self._monitor.note(event, reason)
-
-    def close(self) -> None:
-        for name in _TOLD:
-            logging.getLogger(name).removeHandler(self)
-        super().close()
 
 
 def label(info: ModelInfo, index: int) -> str:
