@@ -1,6 +1,5 @@
 """Start, stop, crash and go on."""
 
-import errno
 import http.client
 import json
 import os
@@ -23,7 +22,6 @@ from served import ADAPTATION, INFER, NAME, Client, Server
 
 from zotta_edge import AdaptiveModel
 from zotta_edge.models import embedded
-from zotta_edge.runtime.service.http.server import _accepted
 from zotta_edge.runtime.service.learning.snapshots import KEPT, Store
 
 STUCK = """
@@ -252,15 +250,15 @@ def test_an_answer_that_outlasts_the_shutdown_is_left_out(
         assert not list(tmp_path.glob("zotta-*"))
 
 
-def test_a_failing_accept_does_not_stop_the_end() -> None:
-    class Bound:
-        def setsockopt(self, *args: Any) -> None: ...
-
-        def accept(self) -> Any:
-            raise OSError(errno.EMFILE, "Too many open files")
-
-    bound: Any = Bound()
-    assert list(_accepted(bound)) == []
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="needs Linux's prlimit")
+def test_without_free_file_descriptors_it_stops_all_the_same() -> None:
+    with served.serving() as server:
+        used = len(os.listdir(f"/proc/{server.process.pid}/fd"))
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (used, used))
+        waiting = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(3)]
+        assert server.stop() == 0
+        for connection in waiting:
+            connection.close()
 
 
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="needs Linux's prlimit")
