@@ -1,4 +1,4 @@
-"""The service's settings: flags, then the environment (ZOTTA_...), then a TOML file."""
+"""The service's options: flags win over the environment (ZOTTA_...), which wins over a file."""
 
 import ipaddress
 from collections.abc import Mapping
@@ -14,7 +14,16 @@ PREFIX = "ZOTTA_"
 
 @dataclass(frozen=True)
 class Config(Options):
-    """Everything that can be set, with defaults for one device and its own cameras."""
+    """The options of `zotta-edge serve`, with defaults for a device and its own cameras.
+
+    `zotta-edge serve --help` explains each; values are checked when they are given.
+
+    >>> Config(adapt="background", batch_size=8).local
+    True
+    >>> Config(batch_size=0)
+    Traceback (most recent call last):
+    zotta_edge.errors.ZottaError: batch_size is 0: expected a number at least 1
+    """
 
     model: Path | None = option(
         None, "a calibrated model file; unset: embedded digits", metavar="FILE"
@@ -57,7 +66,7 @@ class Config(Options):
         return is_local(self.host)
 
     def read_token(self) -> str | None:
-        """The token, without which only loopback is served."""
+        """The token in the file; None, which is allowed for loopback only, without a file."""
         if self.token_file is None:
             if not self.local:
                 raise ZottaError(
@@ -78,7 +87,7 @@ class Config(Options):
 
 
 def is_local(host: str) -> bool:
-    """Whether a name or an address is this machine's for itself."""
+    """Whether a name or an address can only be reached from this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -88,7 +97,21 @@ def is_local(host: str) -> bool:
 def load(
     flags: Mapping[str, Any], environment: Mapping[str, str], file: Path | None
 ) -> tuple[Config, dict[str, Any]]:
-    """The configuration, and the file's [settings] of adaptation."""
+    """Combine all places that options may stand in.
+
+    Parameters
+    ----------
+    flags
+        Of the command line, by name; None for those not given.
+    environment
+        Variables; those with our prefix are read.
+    file
+        TOML, if any.
+
+    Returns
+    -------
+    The options, and the file's [settings] of adaptation.
+    """
     table = read_toml(file) if file else {}
     settings = table.pop("settings", {})
     if not isinstance(settings, dict):

@@ -1,4 +1,4 @@
-"""The process: a socket, uvicorn, and an orderly end."""
+"""The process: a listening socket, uvicorn, and a shutdown that answers everyone."""
 
 import asyncio
 import logging
@@ -18,8 +18,8 @@ from zotta_edge.runtime.service.service import Service
 
 log = logging.getLogger(__name__)
 
-# With the last save (service.py) well under the 10 s after which systemd or a person kills.
-_LEAVING = 0.5  # seconds in which clients learn that we are not ready, and are still served
+# Together with the last save (service.py) well under 10 s, after which systemd kills.
+_LEAVING = 0.5  # seconds in which clients see that we are not ready, and are still served
 _HANDSHAKES = 0.1  # for clients that were already connecting when new ones are turned away
 _ARRIVING = 1.0  # at most, for requests on connections that stand by then
 _DRAINING = 4  # for answers under way; a client that hangs is cut off then
@@ -29,7 +29,7 @@ _LEAST_TTL = ((socket.IPPROTO_IP, 21), (socket.IPPROTO_IPV6, 73))
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A bound socket, or one line that says why not, before a model is loaded in vain."""
+    """Bind a socket before the model is loaded, so that a taken port is told at once."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -45,10 +45,10 @@ def listen(host: str, port: int) -> socket.socket:
 
 def run(app: Starlette, bound: socket.socket) -> None:
     """Serve until SIGTERM or Ctrl-C."""
-    # uvicorn raises the signals again that it was stopped by; by then all is in order.
+    # uvicorn raises the signal again after its shutdown, when nothing is left to do.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, frame: None)
-    # A second series for every counter.
+    # They double the number of series.
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
     config = uvicorn.Config(
         app,
@@ -66,7 +66,7 @@ def run(app: Starlette, bound: socket.socket) -> None:
     logging.shutdown()
     if app.state.service.working:
         app.state.service.release()
-        # An update that outlasts us would crash in a dying interpreter, which waits for the others.
+        # The interpreter waits for some threads when it ends, and an update would crash in it.
         os._exit(0)
 
 
@@ -87,7 +87,7 @@ class _Server(uvicorn.Server):
             log.info("serving %s (%s) at http://%s:%d", service.name, how, shown, port)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """First not ready, then no new connections, then no new requests; each is answered."""
+        """Report not ready, then refuse new connections, then answer the requests that came."""
         log.info("stopping")
         self._service.drain()  # from now on an answer closes its connection
         await asyncio.sleep(_LEAVING)

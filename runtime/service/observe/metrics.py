@@ -1,4 +1,4 @@
-"""Numbers for Prometheus, in base units."""
+"""Prometheus metrics, in base units."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
 
@@ -14,7 +14,7 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 
 
 
 class Metrics:
-    """A registry of its own, so that several apps may live in one process."""
+    """The metrics of one app, in their own registry: a process may hold several apps."""
 
     def __init__(self, model: str, precision: str, method: str) -> None:
         self._registry = registry = CollectorRegistry()
@@ -35,7 +35,9 @@ class Metrics:
             ["outcome"],
             registry=registry,
         )
-        self._adapt = timed("zotta_adapt_duration_seconds", "One lesson, its answers included.")
+        self._adapt = timed(
+            "zotta_adapt_duration_seconds", "Learning from a batch, its answers included."
+        )
         self.dropped = Counter(
             "zotta_adapt_dropped_images",
             "Images answered but never learned from: the queue was full.",
@@ -85,7 +87,9 @@ class Metrics:
             return
         self._adapt.observe(learned.seconds)
         rolled_back = _rollbacks(learned.report) - _rollbacks(before)
-        rolled_back = min(max(rolled_back, 0), learned.adapted)  # a snapshot may set them back
+        rolled_back = min(
+            max(rolled_back, 0), learned.adapted
+        )  # restoring a snapshot may lower the count
         self._steps.labels("held").inc(learned.adapted - rolled_back)
         self._steps.labels("rolled_back").inc(rolled_back)
         self._steps.labels("skipped").inc(learned.batches - learned.adapted)

@@ -1,4 +1,4 @@
-"""What a person, or a dashboard, is told about the model: recent answers and what it learned."""
+"""The figures behind the dashboard and the API: recent answers, latencies and the drift."""
 
 import math
 import time
@@ -21,7 +21,17 @@ POINTS = 300  # of the history
 
 
 class Monitor:
-    """Sees every answer and every lesson; keeps a little of them. For the event loop alone."""
+    """Keeps recent answers, latencies and the last report. Only for use in the event loop.
+
+    Parameters
+    ----------
+    info
+        The model's labels and layers.
+    report
+        Its state at the start.
+    metrics
+        Get the same figures.
+    """
 
     def __init__(self, info: ModelInfo, report: Report, metrics: Metrics) -> None:
         self._info, self._metrics = info, metrics
@@ -31,14 +41,14 @@ class Monitor:
         self._seconds: deque[float] = deque(maxlen=REQUESTS)
         self._points: deque[dict[str, Any]] = deque(maxlen=POINTS)
         self.events = EventLog(metrics)
-        self.images = self.lost = 0
+        self.images = self.dropped_images = 0
         metrics.state(report)
 
     def name(self, index: int) -> str:
         return label(self._info, index)
 
     def answered(self, result: Result, seconds: float) -> None:
-        """A group of requests was answered, `seconds` after the first of them came."""
+        """Take in a group's answers, given `seconds` after its first request arrived."""
         entropy = entropies(result.logits)
         self.images += len(entropy)
         self._labels.extend(result.labels.tolist())
@@ -55,8 +65,8 @@ class Monitor:
         self._points.append(finite(point))
         self._metrics.answered(len(entropy), self.entropy)
 
-    def took(self, seconds: float) -> None:
-        """A request was answered in that time."""
+    def record_latency(self, seconds: float) -> None:
+        """Take in how long a request took, its time in the queue included."""
         self._seconds.append(seconds)
         self._metrics.inference.observe(seconds)
 
@@ -65,13 +75,13 @@ class Monitor:
         self.changed(learned.report)
 
     def changed(self, report: Report) -> None:
-        """Take the latest: two that come at the same time may come in any order."""
+        """Keep the latest report: they may arrive in another order than they were made."""
         if report.moment >= self.report.moment:
             self.report = report
             self._metrics.state(report)
 
     def dropped(self, images: int) -> None:
-        self.lost += images
+        self.dropped_images += images
         self._metrics.dropped.inc(images)
 
     @property
@@ -93,7 +103,7 @@ class Monitor:
         return {"p50": p50, "p99": p99}
 
     def layers(self) -> list[dict[str, Any]]:
-        """Every layer's distance from the source; one that is not adapted has none to go."""
+        """Every layer's distance from the source; 0 for layers that are not adapted."""
         chosen = self.report.status.get("layers", ())
         return [
             {
@@ -114,7 +124,11 @@ def label(info: ModelInfo, index: int) -> str:
 
 
 def finite(value: Any) -> Any:
-    """The same with None for what JSON cannot say: NaN and infinities."""
+    """The same value with None for NaN and infinities, which JSON does not have.
+
+    >>> finite({"drift": float("nan"), "layers": [1.5, float("inf")]})
+    {'drift': None, 'layers': [1.5, None]}
+    """
     if isinstance(value, Mapping):
         return {str(key): finite(entry) for key, entry in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):

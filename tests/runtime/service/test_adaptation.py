@@ -204,11 +204,11 @@ def test_what_does_not_fit_into_memory_costs_no_other_answer(
             patch.setattr(gather, "np", SimpleNamespace(concatenate=fail))
             with pytest.raises(MemoryError):
                 await asyncio.wait_for(service.predict(batch, adapt=True), 10)
-        monkeypatch.setattr(service.gatherer.lessons, "add", fail)
+        monkeypatch.setattr(service.batcher.queue, "add", fail)
         for _ in range(2):
             await asyncio.wait_for(service.predict(batch, adapt=True), 10)
         await asyncio.sleep(0.01)
-        loop, lost = service.gatherer._loop, service.monitor.lost
+        loop, lost = service.batcher._loop, service.monitor.dropped_images
         await service.close()
         return loop, lost
 
@@ -242,7 +242,7 @@ def test_a_resume_may_follow_a_pause_that_still_waits(stream: Any, held_up: Any)
         assert not model.status()["frozen"]
         service.drain()
         await service.resume()
-        assert not service.gatherer.learning, "it has no more time for that"
+        assert not service.batcher.learning, "it has no more time for that"
         await service.close()
 
     asyncio.run(use())
