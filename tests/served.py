@@ -72,6 +72,13 @@ def infer_body(images: NDArray[Any], **parameters: Any) -> tuple[bytes, dict[str
     return text + data, {"Inference-Header-Content-Length": str(len(text))}
 
 
+def logits(reply: Reply) -> NDArray[np.float64]:
+    """The first output of an infer request."""
+    output = reply.json["outputs"][0]
+    assert output["name"] == "logits"
+    return np.array(output["data"]).reshape(output["shape"])
+
+
 def bytes_tensor(files: Sequence[bytes]) -> bytes:
     return b"".join(struct.pack("<I", len(file)) + file for file in files)
 
@@ -165,6 +172,14 @@ def serving(*flags: str | Path, folder: Path | None = None, first: str = "") -> 
             process.kill()
         process.wait()
         reader.join(5)
+
+
+def feed(server: Server, images: NDArray[np.uint8], size: int = 16) -> None:
+    """Send images in requests of `size`, one after the other."""
+    client = Client(server.port)
+    for at in range(0, len(images), size):
+        assert client.infer(images[at : at + size]).status == 200
+    client.close()
 
 
 def digits(corruption: str = "fog") -> tuple[NDArray[np.uint8], NDArray[np.integer[Any]]]:

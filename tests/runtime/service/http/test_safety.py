@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import zlib
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
@@ -229,14 +228,12 @@ def test_the_loop_is_free_while_the_model_works(server: Server) -> None:
 
     thread = threading.Thread(target=load)
     thread.start()
-    client, slowest, asked = Client(server.port), 0.0, 0
+    client, answered = Client(server.port), 0
     while not done.is_set():
-        started = time.perf_counter()
         assert client.request("GET", "/v2/health/live").status == 200
-        slowest, asked = max(slowest, time.perf_counter() - started), asked + 1
+        answered += 1
     thread.join()
-    assert asked > 20
-    assert slowest < 1
+    assert answered > 20, "a blocked loop would answer once a request"
 
 
 def test_errors_and_logs_tell_no_secrets(server: Server) -> None:
