@@ -119,7 +119,7 @@ class Server:
         """Poll the adaptation until it is as wanted."""
         return until(lambda: self.get(ADAPTATION), condition, seconds)
 
-    def stop(self, number: int = signal.SIGTERM, seconds: float = 12) -> int:
+    def stop(self, number: int = signal.SIGTERM, seconds: float = 50) -> int:
         """End it; afterwards `lines` has its last words, too."""
         self.process.send_signal(number)
         code = self.process.wait(seconds)
