@@ -105,12 +105,12 @@ class Service:
 
         await self._change(work)
         self.monitor.events.record_reset("request")
-        self.monitor.events.record_request("reset")
+        self.monitor.events.note("reset")
 
     async def pause(self) -> None:
         self._paused, self.batcher.learning = True, False
         await self._change(self._frozen)
-        self.monitor.events.record_request("pause")
+        self.monitor.events.note("pause")
 
     async def resume(self) -> None:
         self._paused = False
@@ -118,7 +118,7 @@ class Service:
         await self._write(
             self.model.unfreeze
         )  # in the writer's order: a pause may still be waiting
-        self.monitor.events.record_request("resume")
+        self.monitor.events.note("resume")
 
     def _frozen(self) -> Report:
         self.model.freeze()
@@ -129,7 +129,7 @@ class Service:
 
     async def snapshot(self) -> Snapshot:
         taken = await self._write(partial(self._store.take, self.model))
-        self.monitor.events.record_request("snapshot", taken.id)
+        self.monitor.events.note("snapshot", taken.id)
         return taken
 
     async def restore(self, name: str) -> None:
@@ -138,7 +138,7 @@ class Service:
             return Report.of(self.model)
 
         await self._change(work)
-        self.monitor.events.record_request("restore", name)
+        self.monitor.events.note("restore", name)
 
     async def _change(self, work: Callable[[], Report]) -> None:
         """Change the model in the writer; images from before are not learned from after it."""

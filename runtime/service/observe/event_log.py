@@ -36,8 +36,8 @@ class EventLog:
         if event.kind in _RESETS:
             self.record_reset(event.kind)
 
-    def record_request(self, kind: str, reason: str = "asked for") -> None:
-        """Take in what someone did to the model: reset, pause, resume, snapshot or restore."""
+    def note(self, kind: str, reason: str = "asked for") -> None:
+        """Take in what was done to the model: a reset, a pause, a snapshot, ..."""
         self._metrics.event(kind)
         self._add({"kind": kind, "reason": reason})
 

@@ -372,6 +372,7 @@ def mutated(body: bytes, rng: np.random.Generator) -> bytes:
     return bytes(changed)
 
 
+@pytest.mark.slow
 def test_no_damaged_request_is_our_failure(server: Server, images: NDArray[np.uint8]) -> None:
     import cv2
 

@@ -137,6 +137,7 @@ def test_an_answer_that_outlasts_the_shutdown_is_left_out(
         assert not list(tmp_path.glob("zotta-*"))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="needs Linux's prlimit")
 def test_without_free_file_descriptors_it_stops_all_the_same() -> None:
     with served.serving() as server:
@@ -169,6 +170,7 @@ def resident(pid: int) -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
 def test_idle_it_takes_little_more_than_onnxruntime(tmp_path: Path) -> None:
     """Within 60 MB of a bare process with the same model, on the first start (which cuts the
