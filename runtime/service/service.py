@@ -115,9 +115,7 @@ class Service:
     async def resume(self) -> None:
         self._paused = False
         self.batcher.learning = self.mode != "off" and not self.draining
-        await self._write(
-            self.model.unfreeze
-        )  # in the writer's order: a pause may still be waiting
+        await self._write(self.model.unfreeze)  # in order: a pause may still be waiting
         self.monitor.events.note("resume")
 
     def _frozen(self) -> Report:

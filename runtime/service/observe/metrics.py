@@ -87,9 +87,7 @@ class Metrics:
             return
         self._adapt.observe(learned.seconds)
         rolled_back = _rollbacks(learned.report) - _rollbacks(before)
-        rolled_back = min(
-            max(rolled_back, 0), learned.adapted
-        )  # restoring a snapshot may lower the count
+        rolled_back = min(max(rolled_back, 0), learned.adapted)  # a restore may lower the count
         self._steps.labels("held").inc(learned.adapted - rolled_back)
         self._steps.labels("rolled_back").inc(rolled_back)
         self._steps.labels("skipped").inc(learned.batches - learned.adapted)
