@@ -1,8 +1,8 @@
 """A served model, asked with Triton's own client: the protocol is KServe's v2.
 
-    pip install 'zotta-edge[serve]' 'tritonclient[http]'
-    zotta-edge serve &
-    python examples/ask_with_tritonclient.py [HOST:PORT]
+pip install 'zotta-edge[serve]' 'tritonclient[http]'
+zotta-edge serve &
+python examples/ask_with_tritonclient.py [HOST:PORT]
 """
 
 import json

@@ -1,7 +1,7 @@
 """Accuracy along a stream, adapted and not, as a picture.
 
-    pip install 'zotta-edge[bench]'
-    python examples/plot_accuracy.py accuracy.png
+pip install 'zotta-edge[bench]'
+python examples/plot_accuracy.py accuracy.png
 """
 
 import sys
