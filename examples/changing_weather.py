@@ -2,7 +2,7 @@
 
     python examples/changing_weather.py [--save video.avi]
 
-Writes a film of handwritten digits (clear, fog, noise, clear), then watches it as a camera would.
+Writes a film of handwritten digits (clear, fog, frost, clear), then watches it as a camera would.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import numpy as np
 from zotta_edge import AdaptiveModel
 from zotta_edge.models import embedded
 
-SCENES = ("clear", "fog", "gaussian_noise", "clear")
+SCENES = ("clear", "fog", "frost", "clear")
 FRAMES, BATCH, SIDE = 192, 16, 32  # of each scene, of each prediction, of a frame
 
 
