@@ -10,6 +10,13 @@ from onnx import TensorProto, helper, numpy_helper
 SHARED = Path(__file__).resolve().parents[1].parent / "shared" / "data"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whatever runs a published model, or makes its stand-in, takes seconds."""
+    for item in items:
+        if "shared_data" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="session")
 def shared_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Published models and images, which may not be copied into the project, or their stand-in."""
