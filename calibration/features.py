@@ -14,8 +14,8 @@ import numpy as np
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import IMAGE, Floats, Kind, ModelInfo
-from zotta_edge.layouts import LAYOUTS
 from zotta_edge.runtime.engine.session import open_session
+from zotta_edge.tensor_layouts import LAYOUTS
 
 if TYPE_CHECKING:
     from onnx import ModelProto

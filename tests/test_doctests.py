@@ -7,12 +7,13 @@ from types import ModuleType
 
 import pytest
 
+from zotta_edge import tensor_layouts
 from zotta_edge.runtime import adaptive, events, methods, settings, state, watch, zeroth
 
 
 def modules() -> list[str]:
     """Everything that adaptation is made of."""
-    plain = [module.__name__ for module in (adaptive, events, settings)]
+    plain = [module.__name__ for module in (adaptive, events, settings, tensor_layouts)]
     packages = (methods, state, watch, zeroth)
     return plain + [name for package in packages for name in _within(package)]
 

@@ -19,7 +19,7 @@ from zotta_edge.export.layers.cuts import Cuts
 from zotta_edge.export.norms.expose import FoundNorm
 from zotta_edge.export.shapes import Shape, measure_shapes
 from zotta_edge.format import EMBEDDING, IMAGE, LOGITS, Kind, Layer
-from zotta_edge.layouts import LAYOUTS
+from zotta_edge.tensor_layouts import LAYOUTS
 
 # Containers whose index counts blocks or stages: blocks.3, encoder.layer.3, encoder_layer_3, h.3,
 # layer3, stages.3, features.3, _blocks.3, denseblock3; conv3_block1 and block3a are Keras's.

@@ -16,7 +16,7 @@ from zotta_edge.export.norms.norm_form import Form, Matcher
 from zotta_edge.export.shapes import BATCH, Shapes
 from zotta_edge.export.sources.classifier import Classifier, as_classifier
 from zotta_edge.format import IMAGE, Kind, Norm
-from zotta_edge.layouts import LAYOUTS, Layout
+from zotta_edge.tensor_layouts import LAYOUTS, Layout
 
 Say = Callable[[str], None]
 

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zotta_edge.errors import ZottaError
-from zotta_edge.layouts import LAYOUTS
-from zotta_edge.layouts import Kind as Kind
+from zotta_edge.tensor_layouts import LAYOUTS
+from zotta_edge.tensor_layouts import Kind as Kind
 
 FORMAT_VERSION = 1
 IMAGE = "image"  # the input

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import Floats, Layer, ModelInfo
-from zotta_edge.layouts import LAYOUTS
+from zotta_edge.tensor_layouts import LAYOUTS
 
 _BACKWARD = 2  # forward passes that a whole backward pass counts as
 _CHUNK = 64  # source images in one pass
