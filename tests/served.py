@@ -40,7 +40,7 @@ class Reply:
 class Client:
     """One keep-alive connection."""
 
-    def __init__(self, port: int, timeout: float = 30) -> None:
+    def __init__(self, port: int, timeout: float = 120) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
 
     def request(
@@ -115,7 +115,7 @@ class Server:
         assert found, f"no {sample} in {text}"
         return float(found[1])
 
-    def wait_until(self, condition: Any, seconds: float = 20) -> Any:
+    def wait_until(self, condition: Any, seconds: float = 120) -> Any:
         """Poll the adaptation until it is as wanted."""
         return until(lambda: self.get(ADAPTATION), condition, seconds)
 
@@ -127,7 +127,7 @@ class Server:
         return code
 
 
-def until(look: Callable[[], Any], condition: Callable[[Any], Any], seconds: float = 20) -> Any:
+def until(look: Callable[[], Any], condition: Callable[[Any], Any], seconds: float = 120) -> Any:
     """Look until it is as wanted."""
     end = time.monotonic() + seconds
     while not condition(seen := look()):

@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from zotta_edge import options
+from zotta_edge import options, tensor_layouts
 from zotta_edge.runtime import (
     adaptive,
     events,
@@ -22,7 +22,9 @@ from zotta_edge.runtime import (
 
 def modules() -> list[str]:
     """Everything that adaptation and its service are made of."""
-    plain = [module.__name__ for module in (adaptive, events, options, service, settings)]
+    plain = [
+        module.__name__ for module in (adaptive, events, options, service, settings, tensor_layouts)
+    ]
     packages = (methods, service, state, watch, zeroth)
     return plain + [name for package in packages for name in _within(package)]
 

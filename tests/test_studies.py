@@ -27,6 +27,7 @@ def study(monkeypatch: pytest.MonkeyPatch) -> Study:
     return importlib.import_module
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cost", "batches", "continual", "order", "clean"])
 def test_studies_run(name: str, tmp_path: Path, study: Study) -> None:
     """On a few digits: what they find is not the point here."""
@@ -55,6 +56,7 @@ def test_ablations_ask_the_paper_s_questions(study: Study) -> None:
     assert {one.batch for one in grid(found["batch"].request)} == {1, 4, 16, 64}
 
 
+@pytest.mark.slow
 def test_gradients_are_compared(
     tmp_path: Path, study: Study, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -148,7 +148,7 @@ def test_ctrl_c_saves_and_exits_cleanly(site: Path, tmp_path: Path) -> None:
     _wait_for(lambda: list(tmp_path.glob(".p.csv.*.part")))
     time.sleep(1)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     assert "interrupted" in out
     assert "Traceback" not in err
@@ -157,7 +157,7 @@ def test_ctrl_c_saves_and_exits_cleanly(site: Path, tmp_path: Path) -> None:
     assert not list(tmp_path.glob(".*.part"))
 
 
-def _wait_for(condition, seconds: float = 60) -> None:
+def _wait_for(condition, seconds: float = 300) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
