@@ -132,6 +132,7 @@ def _request(args: argparse.Namespace) -> "Request":
     from zotta_edge.bench.run.conditions import Model, Request
     from zotta_edge.bench.run.plan import check_models
     from zotta_edge.bench.run.variants import parse_variants
+    from zotta_edge.runtime.io.classes import Classes
 
     if (args.model is None) != (args.data is None):
         raise ZottaError("give both --model and --data, or neither for the embedded digits")
@@ -144,7 +145,7 @@ def _request(args: argparse.Namespace) -> "Request":
     check_models(models)
     usual = [] if args.variant else _default_methods(models)
     variants = parse_variants(args.methods or ["none", *usual], args.variant, args.set)
-    data = open_dataset(args.data, models[0].info.classes, args.labels, args.classes)
+    data = open_dataset(args.data, Classes.of(models[0].info), args.labels, args.classes)
     data.name = Path(args.data).resolve().name
     return Request(
         models=models,

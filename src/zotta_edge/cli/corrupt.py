@@ -107,14 +107,14 @@ class _List(argparse.Action):
 
 def _jobs(args: argparse.Namespace, source: "Source") -> list[Job]:
     """One for each corruption; several go to <corruption>/<severity>, as ImageNet-C is laid out."""
-    from zotta_edge.runtime.io.sources import Arrays
+    from zotta_edge.runtime.io.sources import Stored
 
     names = _names(args.corruption, args.severity)
     if args.output.suffix == ".npz":
         if len(names) > 1:
             raise ZottaError(f"{args.output} holds one corruption: give a folder for {len(names)}")
         outputs = [args.output]
-    elif isinstance(source, Arrays):
+    elif isinstance(source, Stored) and source.images.array:
         outputs = [args.output / f"{name}-{args.severity}.npz" for name in names]
     elif len(names) == 1:
         outputs = [args.output]
@@ -171,8 +171,9 @@ def _write_array(source: "Source", job: Job) -> int:
     if len({image.shape for image in corrupted.values()}) > 1:
         raise ZottaError(f"the images differ in size and do not fit in {job.output}: give a folder")
     arrays = {"images": np.stack(list(corrupted.values()))}
-    if labels := source.labels():
-        arrays["labels"] = np.array([labels[name] for name in corrupted])
+    written = source.written()
+    if written and all(isinstance(label, int) for label in written.labels.values()):
+        arrays["labels"] = np.array([written.labels.get(name, -1) for name in corrupted])
     job.output.parent.mkdir(parents=True, exist_ok=True)
     with replacing(job.output) as temporary, temporary.open("wb") as stream:
         np.savez_compressed(stream, allow_pickle=False, **arrays)
