@@ -27,9 +27,8 @@ class Classes:
     >>> pets = Classes(2, ("cat", "dog"))
     >>> pets.number("dog"), pets.number("0"), pets.number(1)
     (1, 0, 1)
-    >>> pets.number("dgo")
-    Traceback (most recent call last):
-    zotta_edge.errors.ZottaError: the label is 'dgo', which is no class of the model: did you mean 'dog'?
+    >>> pets.refusal("dgo")
+    "'dgo', which is no class of the model: did you mean 'dog'?"
     """
 
     count: int

@@ -149,7 +149,9 @@ def test_what_is_no_dataset(
 
 def test_labels_of_another_model(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", images=np.zeros((1, 8, 8), np.uint8), labels=np.array([12]))
-    with pytest.raises(ZottaError, match="0 is labelled 12, which is no class of the model: it knows 0 to 9"):
+    with pytest.raises(
+        ZottaError, match="0 is labelled 12, which is no class of the model: it knows 0 to 9"
+    ):
         open_dataset(tmp_path / "x.npz", Classes(10))
     data = open_dataset(tmp_path / "x.npz", Classes(20))
     with pytest.raises(ZottaError, match="class 12, the model knows 0 to 9"):
@@ -173,7 +175,9 @@ def test_class_folders_by_the_names_of_the_classes(tmp_path: Path) -> None:
         write_image(tmp_path / name / "x.png", level)
     assert shown(open_dataset(tmp_path, Classes(3, ("dog", "cow", "cat")))) == [
         (1, 2), (2, 0), (0, 1)]  # fmt: skip
-    with pytest.raises(ZottaError, match="'cat', which is no class of the model: did you mean 'cats'"):
+    with pytest.raises(
+        ZottaError, match="'cat', which is no class of the model: did you mean 'cats'"
+    ):
         open_dataset(tmp_path, Classes(3, ("dog", "cow", "cats")))
 
 
