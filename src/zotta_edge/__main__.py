@@ -23,8 +23,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ZottaError, MemoryError, OSError) as error:
         print(f"zotta-edge: error: {_one_line(error)}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        print("zotta-edge: interrupted", file=sys.stderr)
+    except KeyboardInterrupt as stop:  # its text says what was kept
+        print(": ".join(filter(None, ["zotta-edge: interrupted", str(stop)])), file=sys.stderr)
         return 130
 
 

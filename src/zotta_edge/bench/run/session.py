@@ -30,7 +30,7 @@ from zotta_edge.bench.run.runner import CONDITIONS, SCRATCH, Runner, check_folde
 from zotta_edge.bench.run.subjects import Spec
 from zotta_edge.errors import ZottaError
 from zotta_edge.files import replacing
-from zotta_edge.progress import Progress
+from zotta_edge.progress import Progress, duration
 from zotta_edge.runtime.state.lock import claim
 
 
@@ -155,9 +155,9 @@ def _run(plan: Plan, runner: Runner) -> list[str]:
         try:
             return runner.run(plan.conditions, report)
         except KeyboardInterrupt:
-            print(f"\n{progress.done} of {left} conditions are done: the same command goes on",
-                  file=sys.stderr)  # fmt: skip
-            raise
+            raise KeyboardInterrupt(
+                f"{progress.done} of {left} conditions are done, the same command goes on"
+            ) from None
 
 
 def _accuracy(file: Path) -> str:
@@ -183,9 +183,3 @@ def as_text(summaries: Mapping[Protocol, Sequence[Summary]]) -> str:
     return "\n\n".join(
         one.text() for protocol, own in summaries.items() for one in tables(protocol, own)
     )
-
-
-def duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
