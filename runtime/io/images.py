@@ -86,14 +86,14 @@ def natural(path: Path) -> list[list[tuple[int, str]]]:
 
 def _walk(folder: Path) -> list[Path]:
     """Every file below `folder`, through symlinked class folders, but never round in a circle."""
-    found: list[Path] = []
+    paths: list[Path] = []
     seen = {os.path.realpath(folder)}
     for parent, folders, files in os.walk(folder, followlinks=True):
         real = {name: os.path.realpath(os.path.join(parent, name)) for name in folders}
         folders[:] = [name for name in sorted(folders) if real[name] not in seen]
         seen.update(real.values())
-        found += [Path(parent, name) for name in files]
-    return found
+        paths += [Path(parent, name) for name in files]
+    return paths
 
 
 def _check_size(data: bytes, name: str) -> None:

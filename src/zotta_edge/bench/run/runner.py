@@ -39,8 +39,11 @@ class Runner:
     def result(self, condition: Condition) -> Path:
         return self.conditions / condition.file
 
+    def is_done(self, condition: Condition) -> bool:
+        return self.result(condition).exists()
+
     def todo(self, conditions: Sequence[Condition]) -> list[Condition]:
-        return [one for one in conditions if not self.result(one).exists()]
+        return [condition for condition in conditions if not self.is_done(condition)]
 
     def run(
         self, conditions: Sequence[Condition], report: Callable[[Condition, str | None], None]
@@ -52,7 +55,9 @@ class Runner:
         errors: list[str] = []
         with ThreadPoolExecutor(self.jobs) as pool:
             try:
-                futures = {pool.submit(self._one, one, scratch): one for one in left}
+                futures = {
+                    pool.submit(self._run_one, condition, scratch): condition for condition in left
+                }
                 for future in as_completed(futures):
                     error = future.result()
                     report(futures[future], error)
@@ -62,7 +67,7 @@ class Runner:
                 raise
         return errors
 
-    def _one(self, condition: Condition, scratch: Scratch) -> str | None:
+    def _run_one(self, condition: Condition, scratch: Scratch) -> str | None:
         """Measure a condition; the error where that was not possible."""
         if self._stopped.is_set():
             return "interrupted"

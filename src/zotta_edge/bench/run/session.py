@@ -63,8 +63,7 @@ def bench(request: Request, how: Execution) -> dict[Protocol, list[Summary]]:
         runner = Runner(how.output, kept, how.jobs, how.threads, spec, how.record)
         left = runner.todo(conditions)
         check_readable(left)
-        plan = make_plan(conditions, lambda one: runner.result(one).exists(), scratch, spec,
-                         how.optional)  # fmt: skip
+        plan = make_plan(conditions, runner.is_done, scratch, spec, how.optional)
         print(_announcement(request, plan, runner), file=sys.stderr)
         if how.dry_run:
             return {}
@@ -110,11 +109,11 @@ def _spec(condition: Condition, folder: Path, threads: int) -> Spec:
 def check_readable(conditions: Sequence[Condition]) -> None:
     """Decode every image file that the run will want: one that is damaged is an error now."""
     wanted: dict[tuple[str, int], Images] = {}
-    for one in conditions:
-        for name in one.stream.domains:
-            images = one.draw.data.images(name, one.severity)
+    for condition in conditions:
+        for name in condition.stream.domains:
+            images = condition.draw.data.images(name, condition.severity)
             if images.are_files:
-                wanted |= {(images.identity, int(i)): images for i in one.draw.of(images)}
+                wanted |= {(images.identity, int(i)): images for i in condition.draw.of(images)}
     with Progress("checking images", len(wanted)) as progress, ThreadPoolExecutor() as pool:
         for _ in pool.map(lambda item: item[1].read(item[0][1]), wanted.items()):
             progress.advance()
@@ -167,19 +166,19 @@ def _accuracy(file: Path) -> str:
 
 def write_results(request: Request, plan: Plan, runner: Runner) -> dict[Protocol, list[Summary]]:
     """Everything that is derived from the conditions' files."""
-    files = [runner.result(one) for one in plan.conditions]
+    files = [runner.result(condition) for condition in plan.conditions]
     summaries = summarize(read_outcomes(file for file in files if file.exists()))
     about = dict(runner.record) | {"data": request.data.name, "skipped": plan.skipped()}
     write_json(runner.output / "results.json", summaries, about)
     write_csv(runner.output / "results.csv", summaries)
     write_report(runner.output / "report.html", summaries, about)
-    found = [table(protocol, own).markdown() for protocol, own in summaries.items()]
+    markdown = [table(protocol, own).markdown() for protocol, own in summaries.items()]
     with replacing(runner.output / "table.md") as temporary:
-        temporary.write_text("\n\n".join([f"    {runner.record['command']}", *found]) + "\n")
+        temporary.write_text("\n\n".join([f"    {runner.record['command']}", *markdown]) + "\n")
     return summaries
 
 
 def as_text(summaries: Mapping[Protocol, Sequence[Summary]]) -> str:
     return "\n\n".join(
-        one.text() for protocol, own in summaries.items() for one in tables(protocol, own)
+        each.text() for protocol, own in summaries.items() for each in tables(protocol, own)
     )

@@ -102,9 +102,9 @@ def measure(task: Task, subject: Subject, plain: Subject | None) -> dict[str, An
         if plain and index % every == 0:
             ways.insert(index // every % 2, (other, plain))
             compared += last - first
-        for meter, one in ways:
-            result = meter.predict(one, images)
-            if one is subject:
+        for meter, answering in ways:
+            result = meter.predict(answering, images)
+            if answering is subject:
                 trace.add(task.correct(result, first, last), result, subject.status())
     return _found(task, subject, own, other.seconds / compared if compared else None, trace)
 
@@ -136,9 +136,9 @@ def _found(
 def main() -> int:
     task = Task.from_json(sys.stdin.read())
     try:
-        found = run(task)
+        outcome = run(task)
         with replacing(Path(task.output)) as temporary:
-            temporary.write_text(json.dumps(found) + "\n")
+            temporary.write_text(json.dumps(outcome) + "\n")
     except (ZottaError, MemoryError, OSError) as error:
         print(" ".join(str(error).split()) or type(error).__name__, file=sys.stderr)
         return 1
