@@ -19,8 +19,8 @@ from zotta_edge.bench.data.datasets import open_dataset
 from zotta_edge.bench.report.results import Summary
 from zotta_edge.bench.report.tables import spread, times
 from zotta_edge.bench.run.conditions import Model, Request
-from zotta_edge.bench.run.session import Execution, bench
 from zotta_edge.bench.run.variants import Variant, parse_variants
+from zotta_edge.bench.session import Execution, bench
 from zotta_edge.calibration.calibrate import Settings, calibrate, store
 from zotta_edge.calibration.selection import Choice
 from zotta_edge.corruptions import CORRUPTIONS

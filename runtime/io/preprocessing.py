@@ -38,7 +38,7 @@ def as_batch(images: Images, p: Preprocessing) -> Floats:
     Examples
     --------
     >>> p = Preprocessing(2, 2, (0.5,), (0.25,))
-    >>> white = np.full((1, 4, 4), 255, np.uint8)
+    >>> white = np.full((1, 4, 4, 1), 255, np.uint8)
     >>> as_batch(white, p)
     array([[[[2., 2.],
              [2., 2.]]]], dtype=float32)

@@ -18,24 +18,24 @@ if TYPE_CHECKING:
     from zotta_edge.runtime.job import Tally
     from zotta_edge.runtime.settings import Settings
 
-HELP = """Predict a stream of images and adapt to it on the way
+HELP = """Predict a stream of images while adapting to it
 
-Without arguments: the embedded model on an embedded stream, as a demonstration.
+Without arguments, it demonstrates this with the embedded model and stream.
 
   zotta-edge adapt --model vit_int8.onnx --data photos/ --output predictions.csv
   zotta-edge adapt --model vit_int8.onnx --data photos/ --labels labels.csv --report report.json
   zotta-edge adapt --model vit_int8.onnx --data camera:0 --batch-size 8 --state site-7.state
   find . -name '*.jpg' | zotta-edge adapt --model vit_int8.onnx --data - --output - > answers.csv
 
-A primed file (`zotta-edge calibrate --prime`) adapts with the passes that answer anyway. Others
-adapt with perturbed passes, from when the stream has drifted from the source to when it no longer
-pays; --always does so on every batch, as the paper does.
+A primed file (`zotta-edge calibrate --prime`) adapts with the forward passes that predict anyway.
+Other files need extra, perturbed passes: they start adapting when the stream drifts away from the
+source and stop when it no longer improves; --always adapts on every batch, as in the paper.
 
 Labels are used for scoring only: --labels, or what lies with the images (labels.csv in the folder,
 `labels` in an .npz, folders that are named or numbered as the model's classes). A label is a class
 name of the model file or a class number; an image whose label is empty or -1 is not scored. With
-labels, the unadapted model answers the same images for comparison; without, it only does so with
---baseline, for it doubles the work.
+labels, the unadapted model predicts the same images for comparison. Without labels it only does so
+with --baseline, because that doubles the work.
 """
 
 
@@ -67,12 +67,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--budget",
         type=float,
         metavar="N",
-        help="primed: passes an image that may be spent on average (default: 1.08); from 2 "
-        "on drifted images are also answered in a mirror",
+        help="primed: forward passes an image to spend on average (default: 1.08); from 2 on, "
+        "drifted images are also predicted mirrored",
     )
-    group.add_argument("--always", action="store_true", help="adapt on every batch, drift or not")
-    group.add_argument("--episodic", action="store_true", help="forget before each batch")
-    group.add_argument("--seed", type=int, metavar="N", help="of the perturbations (default: 0)")
+    group.add_argument("--always", action="store_true", help="adapt on every batch, drifted or not")
+    group.add_argument("--episodic", action="store_true", help="reset before each batch")
+    group.add_argument(
+        "--seed", type=int, metavar="N", help="seed of the perturbations (default: 0)"
+    )
     group.add_argument("--settings", type=Path, metavar="TOML", help="settings from a file")
     group.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="one setting; repeatable"
@@ -91,7 +93,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--format", choices=("csv", "jsonl"), help="of the predictions; default: as FILE ends, csv"
     )
-    group.add_argument("--top-k", type=_positive, default=1, metavar="K", help="classes an image")
+    group.add_argument(
+        "--top-k", type=_positive, default=1, metavar="K", help="classes to write for each image"
+    )
     group.add_argument("--report", type=Path, metavar="JSON", help="accuracy, cost and settings")
     group.add_argument("--json", action="store_true", help="print the report as JSON")
     group.add_argument(

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from zotta_edge.runtime.io.images import Image
     from zotta_edge.runtime.io.sources import Sample, Source
 
-HELP = """Put ImageNet-C's corruptions on images
+HELP = """Corrupt images as ImageNet-C does
 
   zotta-edge corrupt photos/ -o noisy/ --corruption gaussian_noise --severity 5
   zotta-edge corrupt photos/ -o photos-c/ --corruption all         # photos-c/fog/5/...
   zotta-edge corrupt test.npz -o foggy.npz --corruption fog --severity 3
   zotta-edge corrupt --list
 
-The same seed gives the same images, whatever the number of workers. Image files come out as PNG, in
-the folders they were in; arrays (.npz, .npy) come out as .npz, with their labels.
+The same seed gives the same images for any number of workers. Image files are written as PNG, in
+the same subfolders; arrays (.npz, .npy) are written as .npz, with their labels.
 """
 
 _JPEG_QUALITY = 95
@@ -67,7 +67,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scale",
         choices=["imagenet", "cifar"],
-        help="whose constants (default: cifar for images up to 64 pixels)",
+        help="which benchmark's constants (default: cifar for images up to 64 pixels)",
     )
     parser.add_argument(
         "--workers", type=int, default=os.cpu_count() or 1, metavar="N", help="default: all cores"
@@ -75,7 +75,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format", choices=["png", "jpg"], default="png", help="jpg: quality 95 (default: png)"
     )
-    parser.add_argument("--force", action="store_true", help="write over what OUT holds")
+    parser.add_argument("--force", action="store_true", help="overwrite what is in OUT")
     parser.add_argument("--list", action=_List, nargs=0, help="list the corruptions and stop")
 
 
@@ -84,7 +84,10 @@ def run(args: argparse.Namespace) -> int:
 
     source = open_source(args.input, on_bad=_report_bad)
     if len(source) == 0:
-        raise ZottaError(f"{args.input} has no end: expected a folder, a glob, an array or a video")
+        raise ZottaError(
+            f"the length of {args.input} is not known: expected a folder, a glob, an array or a "
+            "video"
+        )
     jobs = _jobs(args, source)
     _check_names(source)
     for job in jobs:
@@ -140,7 +143,7 @@ def _check_free(output: Path, force: bool) -> None:
     """Refuse to mix new images with old ones."""
     held = output.exists() and (not output.is_dir() or any(output.iterdir()))
     if held and not force:
-        raise ZottaError(f"{output} is there already: give another -o, or --force to write over it")
+        raise ZottaError(f"{output} exists already: give another -o, or --force to overwrite it")
 
 
 def _check_names(source: "Source") -> None:
@@ -193,7 +196,7 @@ def _corrupted(source: "Source", job: Job) -> Iterator[tuple[str, "Image"]]:
 
 
 def _noting(samples: Iterable["Sample"], names: deque[str]) -> Iterator["Image"]:
-    """The images of samples, whose names are kept for when the images come back."""
+    """The images of samples; their names are queued until the corrupted images come back."""
     for sample in samples:
         names.append(sample.name)
         yield sample.image

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from zotta_edge.bench.data.scratch import Scratch, domains_of
 from zotta_edge.bench.run.conditions import Condition, Model
+from zotta_edge.bench.run.scratch import Scratch, domains_of
 from zotta_edge.bench.run.subjects import Spec
 from zotta_edge.bench.run.trial import PLAIN_EVERY
 from zotta_edge.errors import ZottaError

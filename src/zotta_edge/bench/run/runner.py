@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zotta_edge.bench.data.scratch import Scratch, domains_of
 from zotta_edge.bench.run.conditions import Condition
+from zotta_edge.bench.run.scratch import Scratch, domains_of
 from zotta_edge.bench.run.subjects import Spec
 from zotta_edge.bench.run.trial import LETTERS, Task
 from zotta_edge.errors import ZottaError

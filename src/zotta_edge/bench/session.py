@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from zotta_edge.bench.data.datasets import Images
-from zotta_edge.bench.data.scratch import Scratch, check_space
 from zotta_edge.bench.report.html import write_report
 from zotta_edge.bench.report.results import (
     Protocol,
@@ -27,6 +26,7 @@ from zotta_edge.bench.report.tables import table, tables
 from zotta_edge.bench.run.conditions import Condition, Request, check_data, grid
 from zotta_edge.bench.run.plan import Plan, copied, make_plan
 from zotta_edge.bench.run.runner import CONDITIONS, SCRATCH, Runner, check_folder
+from zotta_edge.bench.run.scratch import Scratch, check_space
 from zotta_edge.bench.run.subjects import Spec
 from zotta_edge.errors import ZottaError
 from zotta_edge.files import replacing
