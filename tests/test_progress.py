@@ -31,12 +31,13 @@ def test_short_work_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines(monkeypatch, total=90, step=0.1, steps=90) == []
 
 
-def test_a_line_comes_after_ten_seconds_and_five_percent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_are_ten_seconds_and_five_percent_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     by_time = lines(monkeypatch, total=50, step=1, steps=50)
     assert by_time[0] == "working 10/50, 20 %, 40 s left  note  (hint)"
     assert len(by_time) == 5
     by_share = lines(monkeypatch, total=1000, step=10, steps=1000)
-    assert by_share[0] == "working 50/1000, 5 %, 2.6 h left  note  (hint)"
+    assert by_share[0] == "working 1/1000, 0 %, 2.8 h left  note  (hint)"
+    assert by_share[1] == "working 51/1000, 5 %, 2.6 h left  note  (hint)"
     assert len(by_share) == 20
 
 

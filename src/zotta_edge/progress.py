@@ -1,8 +1,8 @@
 """How far long work has come: a line that changes on a terminal, now and then a line in a log.
 
-Where stderr is no terminal, a line comes once ten seconds have passed since the last one and five
-percent were done meanwhile: never for work of a few seconds, at most twenty times for any other.
-Work of unknown length reports once a minute.
+Where stderr is no terminal, the first line comes after ten seconds, and another whenever both ten
+seconds have passed and five percent were done since the last: none for work of a few seconds, about
+twenty for any other. Work of unknown length reports once a minute.
 """
 
 import sys
@@ -12,7 +12,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 _REDRAW = 0.1  # seconds between two drawings on a terminal
-_SECONDS, _SHARE = 10.0, 0.05  # between two lines of a log: both must have passed
+_SECONDS, _SHARE = 10.0, 0.05  # between two lines of a log
 _ENDLESS_SECONDS = 60.0  # the same where the length is not known
 
 
@@ -46,7 +46,7 @@ class Progress:
         self.what, self.total, self.hint, self.done, self.note = what, total, hint, 0, ""
         self._clock, self._started = clock, clock()
         self._earlier = 0  # steps that were done before this run
-        self._shown, self._shown_done = self._started, 0
+        self._shown, self._next = self._started, 0.0  # when, and the step before which not again
         self._on_terminal = sys.stderr.isatty()
 
     def __enter__(self) -> "Progress":
@@ -60,7 +60,6 @@ class Progress:
         """Count steps that an earlier run has done; they say nothing about the time left."""
         self.done += count
         self._earlier += count
-        self._shown_done += count
 
     def advance(self, count: int = 1, note: str = "") -> None:
         """Count steps as done; `note` is shown beside them."""
@@ -68,7 +67,7 @@ class Progress:
         self.note = note
         now = self._clock()
         if self._is_due(now):
-            self._shown, self._shown_done = now, self.done
+            self._shown, self._next = now, self.done + _SHARE * (self.total or 0)
             line = self._line(now - self._started)
             _write(f"\r\x1b[K{line}" if self._on_terminal else f"{line}\n")
 
@@ -78,7 +77,7 @@ class Progress:
             return passed >= _REDRAW
         if not self.total:
             return passed >= _ENDLESS_SECONDS
-        return passed >= _SECONDS and self.done - self._shown_done >= _SHARE * self.total
+        return passed >= _SECONDS and self.done >= self._next
 
     def _line(self, elapsed: float) -> str:
         parts = [f"{self.what} {self.done}{f'/{self.total}' if self.total else ''}"]

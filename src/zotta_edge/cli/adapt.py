@@ -3,7 +3,8 @@
 import argparse
 import json
 import sys
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from zotta_edge.files import replacing
 from zotta_edge.progress import Progress
 
 if TYPE_CHECKING:
+    from zotta_edge.runtime.adaptive import AdaptiveModel
     from zotta_edge.runtime.io.classes import Classes
     from zotta_edge.runtime.io.labels import Labels
     from zotta_edge.runtime.io.sources import Source
@@ -126,42 +128,57 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _adapt(args: argparse.Namespace, settings: "Settings") -> int:
-    from zotta_edge.runtime.adaptive import AdaptiveModel
     from zotta_edge.runtime.io.classes import Classes
-    from zotta_edge.runtime.io.predictions import STDOUT, predictions_to
+    from zotta_edge.runtime.io.predictions import predictions_to
     from zotta_edge.runtime.io.preprocessing import fit
     from zotta_edge.runtime.io.sources import batches, open_source
-    from zotta_edge.runtime.job import adapt_stream, report
-    from zotta_edge.runtime.state.lock import claim
+    from zotta_edge.runtime.job import adapt_stream
 
     source = open_source(args.data, strict=args.strict, limit=args.limit, on_bad=_report_bad)
-    with ExitStack() as stack:
-        if args.state:
-            stack.enter_context(claim(args.state))
+    with _opened(args, settings) as model:
+        info = model.info
+        labels = _labels(source, args, Classes.of(info))
+        compares = labels is not None if args.baseline is None else args.baseline
+        with (
+            predictions_to(args.output, info.labels, args.top_k, args.format) as write,
+            Progress("adapting", len(source) or None) as progress,
+        ):
+            tally = adapt_stream(
+                model,
+                batches(source, args.batch_size, lambda image: fit(image, info.preprocessing)),
+                labels=labels,
+                plain=model.unadapted() if compares else None,
+                write=write,
+                progress=lambda tally, count: progress.advance(count, tally.note()),
+            )
+    if tally.images == 0:
+        raise ZottaError(f"no images in {args.data}")
+    _report(args, model, tally)
+    return 0
+
+
+@contextmanager
+def _opened(args: argparse.Namespace, settings: "Settings") -> Iterator["AdaptiveModel"]:
+    """The model, which resumes from --state and is saved there in the end."""
+    from zotta_edge.runtime.adaptive import AdaptiveModel
+    from zotta_edge.runtime.state.lock import claim
+
+    with claim(args.state) if args.state else nullcontext():
         model = AdaptiveModel.load(
             args.model, settings, args.method, provider=args.provider, threads=args.threads
         )
         if args.state and args.state.exists():
             model.load_state(args.state)
-        pixels = model.info.preprocessing
-        labels = _labels(source, args, Classes.of(model.info))
-        compares = labels is not None if args.baseline is None else args.baseline
-        write = stack.enter_context(
-            predictions_to(args.output, model.info.labels, args.top_k, args.format)
-        )
-        progress = stack.enter_context(Progress("adapting", len(source) or None))
-        tally = adapt_stream(
-            model,
-            batches(source, args.batch_size, lambda image: fit(image, pixels)),
-            labels=labels,
-            plain=model.unadapted() if compares else None,
-            write=write,
-            progress=lambda tally, count: progress.advance(count, tally.note()),
-        )
+        yield model
         if args.state:
             model.save_state(args.state)
-    if tally.images == 0:
-        raise ZottaError(f"no images in {args.data}")
+
+
+def _report(args: argparse.Namespace, model: "AdaptiveModel", tally: "Tally") -> None:
+    """To --report, and to whoever watches: on stderr where predictions are on stdout."""
+    from zotta_edge.runtime.io.predictions import STDOUT
+    from zotta_edge.runtime.job import report
+
     numbers = report(model, args.model, tally)
     as_json = json.dumps(numbers, indent=2)
     if args.report:
@@ -169,7 +186,6 @@ def _adapt(args: argparse.Namespace, settings: "Settings") -> int:
             temporary.write_text(as_json + "\n")
     text = as_json if args.json else _summary(numbers, tally)
     print(text, file=sys.stderr if str(args.output) == STDOUT else sys.stdout)
-    return 0
 
 
 def _list_settings() -> None:
