@@ -76,7 +76,7 @@ def bench(request: Request, how: Execution) -> dict[Protocol, list[Summary]]:
 
 @contextmanager
 def _workplace(how: Execution, conditions: Sequence[Condition]) -> Iterator[Scratch]:
-    """The scratch folder, held by this run alone and removed with it; a dry run's is elsewhere."""
+    """A scratch folder that is locked for this run and removed after it; a temporary one if dry."""
     if how.dry_run:
         with tempfile.TemporaryDirectory() as elsewhere:
             yield Scratch(Path(elsewhere), how.threads)
@@ -107,7 +107,7 @@ def _spec(condition: Condition, folder: Path, threads: int) -> Spec:
 
 
 def check_readable(conditions: Sequence[Condition]) -> None:
-    """Decode every image file that the run will want: one that is damaged is an error now."""
+    """Decode every image file that the run needs, so that a damaged one is an error now."""
     wanted: dict[tuple[str, int], Images] = {}
     for condition in conditions:
         for name in condition.stream.domains:

@@ -159,7 +159,7 @@ def _adapt(args: argparse.Namespace, settings: "Settings") -> int:
 
 @contextmanager
 def _opened(args: argparse.Namespace, settings: "Settings") -> Iterator["AdaptiveModel"]:
-    """The model, which resumes from --state and is saved there in the end."""
+    """Load the model, resume it from --state, and save it there at the end."""
     from zotta_edge.runtime.adaptive import AdaptiveModel
     from zotta_edge.runtime.state.lock import claim
 
@@ -175,7 +175,7 @@ def _opened(args: argparse.Namespace, settings: "Settings") -> Iterator["Adaptiv
 
 
 def _report(args: argparse.Namespace, model: "AdaptiveModel", tally: "Tally") -> None:
-    """To --report, and to whoever watches: on stderr where predictions are on stdout."""
+    """Write the report and print it, on stderr if predictions are on stdout."""
     from zotta_edge.runtime.io.predictions import STDOUT
     from zotta_edge.runtime.job import report
 
@@ -198,7 +198,7 @@ def _list_settings() -> None:
 
 
 def _labels(source: "Source", args: argparse.Namespace, classes: "Classes") -> "Labels[int] | None":
-    """Those that were asked for, or that lie with the images; None where there are none."""
+    """The labels of --labels, or those stored with the images; None if there are none."""
     labels = source.labels(args.labels, classes)
     own = source.written()
     if labels and own and args.labels is None and isinstance(args.data, str):
@@ -207,7 +207,7 @@ def _labels(source: "Source", args: argparse.Namespace, classes: "Classes") -> "
 
 
 def _settings(args: argparse.Namespace, kind: "type[Settings]") -> "Settings":
-    """The file first, then --set, then the flags that have a name of their own."""
+    """Settings from the file, then --set, then the flags that set one of them."""
     settings = kind.from_toml(args.settings) if args.settings else kind()
     settings = settings.override(args.set)
     own = {name: getattr(args, name) for name in ("always", "episodic") if getattr(args, name)}
@@ -218,7 +218,7 @@ def _settings(args: argparse.Namespace, kind: "type[Settings]") -> "Settings":
 
 
 def _summary(report: dict[str, Any], tally: "Tally") -> str:
-    """The report for a person."""
+    """The report as text."""
     lines = [f"images     {report['images']}{'  (interrupted)' if tally.interrupted else ''}"]
     before, after = report["accuracy"]["unadapted"], report["accuracy"]["adapted"]
     if after is not None:

@@ -109,7 +109,7 @@ class _List(argparse.Action):
 
 
 def _jobs(args: argparse.Namespace, source: "Source") -> list[Job]:
-    """One for each corruption; several go to <corruption>/<severity>, as ImageNet-C is laid out."""
+    """A job for each corruption; several go to <corruption>/<severity>, as in ImageNet-C."""
     from zotta_edge.runtime.io.sources import Stored
 
     names = _names(args.corruption, args.severity)

@@ -36,7 +36,7 @@ class Images:
 
 
 class Dataset(ABC):
-    """Labelled images, in one domain or in several that show the same."""
+    """Labelled images, in one domain or in several domains of the same images."""
 
     name: str
     shifts: tuple[str, ...] = ()  # domains that the data brings along; none: they are made
@@ -48,7 +48,7 @@ class Dataset(ABC):
 
 @dataclass
 class Plain(Dataset):
-    """One domain; corruptions are put on it."""
+    """Clean images, which the benchmark corrupts."""
 
     name: str
     content: Images
@@ -112,7 +112,7 @@ def check_classes(images: Images, classes: int, where: str) -> None:
 
 
 def _scored(stored: ImageSet, classes: Classes) -> tuple[Images, tuple[int, ...] | None]:
-    """The images that have a label, and the classes they are of where those are but some."""
+    """The labelled images, and their classes if they are not all of the model's."""
     if stored.written is None:
         raise ZottaError(
             f"{stored.name} has no labels: expected {LABELS} or class folders in a folder, or "
@@ -129,7 +129,7 @@ def _scored(stored: ImageSet, classes: Classes) -> tuple[Images, tuple[int, ...]
 
 
 def _described(stored: ImageSet, scored: list[int]) -> list[str]:
-    """Names and sizes tell files apart; arrays of one shape have all the same size."""
+    """What identifies the images: names and sizes of files, the content of an array."""
     if stored.array:
         return [_content(stored.array), *([str(scored)] if len(scored) < len(stored) else [])]
     try:
@@ -140,7 +140,7 @@ def _described(stored: ImageSet, scored: list[int]) -> list[str]:
 
 
 def _identity(images: Iterable[str], labels: Numbers) -> str:
-    """Of the images, each told apart by a text, and their labels."""
+    """A digest of the images, each identified by a text, and of their labels."""
     digest = hashlib.sha256(np.asarray(labels, np.int64).tobytes())
     for image in images:
         digest.update(image.encode())
@@ -148,7 +148,7 @@ def _identity(images: Iterable[str], labels: Numbers) -> str:
 
 
 def _listed(path: Path) -> list[str]:
-    """The first word of every line, so that `n01440764 tench, Tinca tinca` will do."""
+    """The first word of every line: `n01440764 tench, Tinca tinca` names n01440764."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

@@ -59,7 +59,7 @@ def make_plan(
     spec: Callable[[Condition], Spec],
     optional: bool,
 ) -> Plan:
-    """Try what is left to do; a method that fits no model is an error unless `optional`."""
+    """Try each pending method on a few images; one that fits no model is an error unless `optional`."""
     costs: dict[tuple[str, str], Cost] = {}
     for condition in conditions:
         if (condition.model.name, condition.variant.name) not in costs and not is_done(condition):
@@ -84,7 +84,7 @@ def _check_fit(
 
 
 def _try(condition: Condition, scratch: Scratch, spec: Spec) -> Cost:
-    """The first images of the stream, with adaptation wherever there is a choice."""
+    """Measure a method on the first images of the stream, adapting on every batch."""
     images = as_batch(_first_images(condition, scratch), condition.model.info.preprocessing)
     try:
         subject, _ = replace(spec, settings=dict(spec.settings) | {"always": True}).open()

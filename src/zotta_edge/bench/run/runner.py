@@ -48,7 +48,7 @@ class Runner:
     def run(
         self, conditions: Sequence[Condition], report: Callable[[Condition, str | None], None]
     ) -> list[str]:
-        """Run what is left to do; `report` hears of each condition, and of its error if any."""
+        """Run the pending conditions; `report` is called after each, with its error if any."""
         left = self.todo(conditions)
         scratch = Scratch(self.output / SCRATCH, self.threads, self._stopped)
         scratch.expect(left)
@@ -68,7 +68,7 @@ class Runner:
         return errors
 
     def _run_one(self, condition: Condition, scratch: Scratch) -> str | None:
-        """Measure a condition; the error where that was not possible."""
+        """Measure a condition; returns the error if that failed."""
         if self._stopped.is_set():
             return "interrupted"
         arrays = [str(scratch.get(domain)) for domain in domains_of(condition)]

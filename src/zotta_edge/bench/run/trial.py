@@ -29,7 +29,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"  # a domain eac
 
 @dataclass(frozen=True)
 class Task:
-    """A condition in plain words, as it travels to its process."""
+    """A condition as JSON can hold it, for the process that measures it."""
 
     subject: Spec
     pixels: Preprocessing
@@ -69,7 +69,7 @@ class Task:
 
 @dataclass
 class Trace:
-    """What is known of each image or batch."""
+    """What is recorded for each image or batch."""
 
     correct: list[str] = field(default_factory=list)
     adapted: list[str] = field(default_factory=list)

@@ -50,7 +50,7 @@ def parse_variants(
 
 
 def _with_plain(variants: Sequence[Variant]) -> tuple[Variant, ...]:
-    """Plain inference first, whether it was asked for or not: gains are counted from it."""
+    """Put plain inference first, even if it was not asked for: gains are relative to it."""
     plain = [variant for variant in variants if variant.method == PLAIN] or [Variant(PLAIN, PLAIN)]
     if any(variant.is_reference for variant in variants):
         in_fp32 = [variant for variant in variants if variant.method == PLAIN_FP32]
@@ -69,7 +69,7 @@ def _variant(text: str, assignments: Sequence[str]) -> Variant:
 
 
 def _method(name: str) -> str:
-    """A method of the runtime by its name; failing that, a torch reference."""
+    """A method of the runtime, or else a torch reference, by name."""
     if name in METHODS:
         return name
     known = _references()
