@@ -59,7 +59,7 @@ def make_plan(
     spec: Callable[[Condition], Spec],
     optional: bool,
 ) -> Plan:
-    """Try each pending method on a few images; one that fits no model is an error unless `optional`."""
+    """Try each pending method; one that fits no model is an error unless `optional`."""
     costs: dict[tuple[str, str], Cost] = {}
     for condition in conditions:
         if (condition.model.name, condition.variant.name) not in costs and not is_done(condition):
