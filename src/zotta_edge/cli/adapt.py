@@ -202,7 +202,8 @@ def _labels(source: "Source", args: argparse.Namespace, classes: "Classes") -> "
     labels = source.labels(args.labels, classes)
     own = source.written()
     if labels and own and args.labels is None and isinstance(args.data, str):
-        print(f"labels: {own.origin}, {len(labels)} images", file=sys.stderr)
+        count = sum(name in labels for name in source.names())
+        print(f"labels: {own.origin}, for {count} of {len(source)} images", file=sys.stderr)
     return labels or None
 
 
