@@ -174,7 +174,7 @@ def test_an_interrupted_priming_goes_on(
         return real(*args, **(kwargs | {"finished": finished}))  # type: ignore[arg-type]
 
     monkeypatch.setattr(priming, "measure", stopped)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt, match="1 of 2 sweeps are kept in .*the same command"):
         prime(calibrated, digits, settings, sweeps=2)
     assert len(list(calibrated.model.parent.glob(".*priming.npz"))) == 1
 

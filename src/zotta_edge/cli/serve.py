@@ -12,10 +12,10 @@ from zotta_edge.runtime.service.config import PREFIX, Config, load
 if TYPE_CHECKING:
     from zotta_edge.runtime.adaptive import AdaptiveModel
 
-HELP = f"""Serve a model that adapts to what it is asked
+HELP = f"""Serve a model that adapts to the images of its requests
 
-Speaks the Open Inference Protocol (KServe v2), so existing clients work. A dashboard at / shows
-what the model is doing; metrics for Prometheus are at /metrics. Without --model: embedded digits.
+Speaks the Open Inference Protocol (KServe v2), so existing clients work. There is a dashboard at /
+and Prometheus metrics at /metrics. Without --model it serves the embedded digits model.
 
   zotta-edge serve --model vit_int8.onnx --state states/
   curl --data-binary @photo.jpg http://127.0.0.1:8080/v2/models/vit_int8/classify
