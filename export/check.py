@@ -1,7 +1,7 @@
 """The self-check: nothing is put in place that was not seen to work.
 
-Run on the machine that exports; `zotta-edge inspect --check` repeats the quantized part on the
-device, where the same integers may saturate (see `export/target.py`).
+Run on the machine that exports: on a device of another kind the same integers may saturate (see
+`export/quantize/target.py`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,6 +12,7 @@ import onnxruntime as ort
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import IMAGE, LOGITS, Floats, ModelInfo, Preprocessing
+from zotta_edge.progress import tracked
 from zotta_edge.runtime.engine.session import open_session
 from zotta_edge.runtime.watch.statistics import log_softmax
 
@@ -104,7 +105,7 @@ def _check_every_affine(session: ort.InferenceSession, info: ModelInfo, image: F
     names = list(info.affines)
     moved = perturbed(info.affines, PERTURBATION, np.random.default_rng(1))
     dead: list[str] = []
-    for group in _chunks(names, _SAMPLES):
+    for group in tracked(list(_chunks(names, _SAMPLES)), "checking affines"):
         batch = np.repeat(image, len(group) + 1, axis=0)  # the last sample stays at the source
         feeds = {}
         for index, name in enumerate(group):

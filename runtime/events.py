@@ -197,8 +197,9 @@ class Events:
             self.unsubscribe(listener)
 
     def report(self, event: Event) -> None:
-        """Log an event and hand it to the listeners."""
-        log.log(event.level, "%s: %s", event.kind, event.reason)
+        """Log an event, its fields included, and hand it to the listeners."""
+        extra = {"fields": event.to_dict()}  # for JSON logs
+        log.log(event.level, "%s: %s", event.kind, event.reason, extra=extra)
         for listener in tuple(self._listeners):
             try:
                 listener(event)

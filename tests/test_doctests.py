@@ -7,13 +7,25 @@ from types import ModuleType
 
 import pytest
 
-from zotta_edge.runtime import adaptive, events, methods, settings, state, watch, zeroth
+from zotta_edge import options, tensor_layouts
+from zotta_edge.runtime import (
+    adaptive,
+    events,
+    methods,
+    service,
+    settings,
+    state,
+    watch,
+    zeroth,
+)
 
 
 def modules() -> list[str]:
-    """Everything that adaptation is made of."""
-    plain = [module.__name__ for module in (adaptive, events, settings)]
-    packages = (methods, state, watch, zeroth)
+    """Everything that adaptation and its service are made of."""
+    plain = [
+        module.__name__ for module in (adaptive, events, options, service, settings, tensor_layouts)
+    ]
+    packages = (methods, service, state, watch, zeroth)
     return plain + [name for package in packages for name in _within(package)]
 
 

@@ -25,6 +25,7 @@ from zotta_edge.export.quantize.weighted import (
 from zotta_edge.export.shapes import measure_shapes
 from zotta_edge.export.sources.opset import with_opset
 from zotta_edge.format import IMAGE, Floats
+from zotta_edge.progress import tracked
 
 Codes = NDArray[np.int8]
 
@@ -55,7 +56,7 @@ def quantize_int8(model: onnx.ModelProto, target: Target) -> tuple[onnx.ModelPro
     _fuse(graph, largest)
     weighted = find_weighted(graph)
     first = [item for item in weighted if reads_image(graph, item)]
-    for item in weighted:
+    for item in tracked(weighted, "quantizing"):
         if _is_plain_product(item):
             _multiply_integers(graph, item, largest)
         elif _is_dense(graph, item) and item not in first:

@@ -155,7 +155,7 @@ def _declare_image(
         dims[plane] = size
     if not all(dims[1:]):
         raise ZottaError(
-            f"the input {image.name} leaves its size open: give it with --size HEIGHT WIDTH"
+            f"the input {image.name} leaves its size open: give it with --size HxW"
             if dims[3 if channels_last else 1]
             else f"the input {image.name} does not declare its channels: export it again"
         )

@@ -33,10 +33,12 @@ from zotta_edge.runtime.service.service import Service
 log = logging.getLogger(__name__)
 
 _COMPRESS_FROM = 1024  # bytes: below, the headers weigh more
-_TOP = 5  # classes that `classify` tells
+_TOP = 5  # classes in an answer of `classify`
 
 
-class Prediction:
+class InferenceRoutes:
+    """infer and classify."""
+
     def __init__(self, service: Service) -> None:
         self._service = service
         self._pixels = service.model.info.preprocessing
@@ -49,10 +51,10 @@ class Prediction:
         body = await self._body(request)
         with self._slots.taken():
             read = partial(self._asked, body, request.headers.get(protocol.HEADER_LENGTH))
-            asked = await self._service.prepared(read)
+            asked = await self._service.in_thread(read)
             result = await self._predict(await self._images(asked.images), asked.adapt)
             respond = partial(self._answer, asked, result)
-            content, length = await self._service.prepared(respond)
+            content, length = await self._service.in_thread(respond)
         headers = {} if length is None else {protocol.HEADER_LENGTH: str(length)}
         kind = "application/json" if length is None else "application/octet-stream"
         return _compressed(content, kind, headers, request.headers.get("accept-encoding", ""))
@@ -96,14 +98,14 @@ class Prediction:
         prepared = np.empty((len(pixels), *image_axes(self._pixels)), np.float32)
         for at in range(0, len(pixels), size):
             prepare = partial(as_batch, pixels[at : at + size], self._pixels)
-            prepared[at : at + size] = await self._service.prepared(prepare)
+            prepared[at : at + size] = await self._service.in_thread(prepare)
         return prepared
 
     async def _decoded(self, files: list[bytes]) -> list[Image]:
         """The pixels the network will see: few, however large the photographs were."""
         images, pixels = [], 0
         for file in files:
-            size, image = await self._service.prepared(partial(self._decode, file))
+            size, image = await self._service.in_thread(partial(self._decode, file))
             pixels += size
             check_pixels(pixels, self._limit)
             images.append(image)
@@ -134,7 +136,7 @@ class Prediction:
     def _classes(self, result: Result, top: int) -> dict[str, Any]:
         (probabilities,) = result.probabilities
         best = np.argsort(-probabilities, kind="stable")[:top].tolist()
-        found = [
+        classes = [
             {
                 "label": self._service.label(index),
                 "index": index,
@@ -144,9 +146,9 @@ class Prediction:
         ]
         return {
             "model_name": self._service.name,
-            "label": found[0]["label"],
-            "probability": found[0]["probability"],
-            "top": found,
+            "label": classes[0]["label"],
+            "probability": classes[0]["probability"],
+            "top": classes,
             "adapted": result.adapted,
             "drift": self._service.drift,
         }

@@ -29,7 +29,7 @@ _BYTES = "BYTES"  # image files, each with its length before it
 
 @dataclass(frozen=True)
 class InferRequest:
-    """What was asked: pixels or prepared tensors, or image files that are not decoded yet."""
+    """A parsed request: pixels or prepared tensors, or image files that are not decoded yet."""
 
     images: NDArray[Any] | list[bytes]
     id: str | None
@@ -213,13 +213,13 @@ def _requested(entries: Any, binary: bool) -> tuple[tuple[str, bool], ...]:
         return tuple((name, binary) for name in OUTPUTS)
     if not isinstance(entries, list) or len(entries) > len(OUTPUTS):
         raise ServiceError(400, f"outputs must be a list of at most {len(OUTPUTS)}")
-    asked = tuple(_one_requested(_object(entry, "an output"), binary) for entry in entries)
+    asked = tuple(_requested_output(_object(entry, "an output"), binary) for entry in entries)
     if len({name for name, _ in asked}) < len(asked):
         raise ServiceError(400, "outputs names one of them twice")
     return asked
 
 
-def _one_requested(entry: dict[str, Any], binary: bool) -> tuple[str, bool]:
+def _requested_output(entry: dict[str, Any], binary: bool) -> tuple[str, bool]:
     name, parameters = entry.get("name"), _object(entry.get("parameters", {}), "parameters")
     if name not in OUTPUTS:
         known = ", ".join(OUTPUTS)

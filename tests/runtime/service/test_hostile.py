@@ -30,7 +30,7 @@ from zotta_edge.runtime.service.config import Config
 from zotta_edge.runtime.service.http import protocol
 from zotta_edge.runtime.service.http.errors import ServiceError
 from zotta_edge.runtime.service.http.limits import check_answer
-from zotta_edge.runtime.service.learning.batching import Gatherer
+from zotta_edge.runtime.service.learning.batching import Batcher
 from zotta_edge.runtime.service.learning.worker import Writer
 from zotta_edge.runtime.state.file import save
 
@@ -183,10 +183,10 @@ def test_only_the_images_at_fault_are_not_answered() -> None:
     async def ask() -> list[Any]:
         model: Any = Touchy()
         observer: Any = SimpleNamespace(answered=lambda result, seconds: None)
-        gatherer = Gatherer(model, Writer(), Config(adapt="off"), observer)
+        batcher = Batcher(model, Writer(), Config(adapt="off"), observer)
         images = [np.full((1, 1, 2, 2), value, np.float32) for value in (0, 9, 1)]
-        found = await asyncio.gather(*map(gatherer.answer, images), return_exceptions=True)
-        gatherer.close()
+        found = await asyncio.gather(*map(batcher.answer, images), return_exceptions=True)
+        batcher.close()
         return found
 
     first, bad, last = asyncio.run(ask())
