@@ -21,7 +21,7 @@ from zotta_edge.calibration.statistics import pixel_statistics, source_statistic
 from zotta_edge.corruptions import corrupt_batch
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import Calibration, Floats, ModelInfo, to_metadata
-from zotta_edge.runtime.engine.session import read_info
+from zotta_edge.runtime.engine.model_info import read_info
 from zotta_edge.runtime.io.images import Image
 from zotta_edge.runtime.io.preprocessing import as_batch
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import IMAGE, Floats, Kind, ModelInfo
-from zotta_edge.runtime.engine.session import open_session
+from zotta_edge.sessions import open_session
 
 if TYPE_CHECKING:
     from onnx import ModelProto

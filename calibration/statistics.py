@@ -8,9 +8,9 @@ import numpy as np
 from zotta_edge.calibration.features import in_batches
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import EMBEDDING, IMAGE, Floats, ModelInfo
-from zotta_edge.runtime.engine.session import open_session
 from zotta_edge.runtime.io.images import Image
 from zotta_edge.runtime.watch.statistics import moments
+from zotta_edge.sessions import open_session
 
 
 @dataclass(frozen=True)

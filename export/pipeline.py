@@ -31,6 +31,7 @@ from zotta_edge.format import (
 )
 from zotta_edge.runtime.io.preprocessing import fit, prepare
 from zotta_edge.runtime.io.sources import open_source
+from zotta_edge.sessions import open_session
 
 Say = Callable[[str], None]
 _IMAGES = 64  # of --data that a recipe and the checks may look at
@@ -82,12 +83,10 @@ def _build(source: str, options: ExportOptions, say: Say) -> tuple[onnx.ModelPro
         random_weights=options.random_weights,
         size=options.size,
     )
-    original = onnx.ModelProto()
-    original.CopyFrom(loaded.model)
-    adaptable = loaded.model
+    original, adaptable = loaded.model.SerializeToString(), loaded.model
     say("exposing the norms")
     classifier = as_classifier(adaptable, options.size)
-    layers = add_features(adaptable, expose_norms(adaptable, classifier, say), options.layers)
+    layers = add_features(classifier, expose_norms(classifier, say), options.layers)
     info = ModelInfo(
         preprocessing=_preprocessing(options, loaded.preprocessing, classifier, say),
         layers=layers,
@@ -99,23 +98,25 @@ def _build(source: str, options: ExportOptions, say: Say) -> tuple[onnx.ModelPro
     images = _images(options.data, info.preprocessing)
     inputs = check_images(info.preprocessing, images)
     say("checking the adaptable graph against its source")
-    checks = check_adaptable(original, adaptable, info, inputs)
+    session = open_session(adaptable.SerializeToString())
+    checks = check_adaptable(open_session(original), session, info, inputs)
     if options.precision == "fp32":
         return adaptable, replace(info, checks=checks)
     say(f"quantizing to {options.precision}")
-    model, scheme = _quantize(adaptable, options.precision, info.recipe.target, images)
+    model, scheme = _quantize(classifier, options.precision, info.recipe.target, images)
     recipe = replace(info.recipe, precision=options.precision, scheme=scheme)
     info = replace(info, recipe=recipe)
     say("checking the quantized graph against fp32")
-    checks |= check_quantized(adaptable, model, info, inputs)
+    checks |= check_quantized(session, open_session(model.SerializeToString()), info, inputs)
     return model, replace(info, checks=checks)
 
 
 def _quantize(
-    model: onnx.ModelProto, precision: Precision, target: str, images: Floats | None
+    classifier: Classifier, precision: Precision, target: str, images: Floats | None
 ) -> tuple[onnx.ModelProto, str]:
+    model = classifier.graph.model
     if precision == "int8":
-        return quantize_int8(model, resolve_target(target))
+        return quantize_int8(model, resolve_target(target), classifier.shapes)
     return quantize_fp8(model, images)
 
 

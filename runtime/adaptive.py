@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from zotta_edge.files import sha256
 from zotta_edge.format import Floats, ModelInfo
 from zotta_edge.runtime.engine.engine import Engine
-from zotta_edge.runtime.engine.session import read_info
+from zotta_edge.runtime.engine.model_info import read_info
 from zotta_edge.runtime.io.preprocessing import as_batch
 from zotta_edge.runtime.methods import Answer, chosen_layers, default_method, find
 from zotta_edge.runtime.settings import Settings

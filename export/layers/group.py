@@ -10,15 +10,16 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 import numpy as np
-import onnx
 from onnx import TensorProto, helper
 
 from zotta_edge.errors import ZottaError
-from zotta_edge.export.graph import Graph, free_name
 from zotta_edge.export.layers.cuts import Cuts
-from zotta_edge.export.norms.expose import FoundNorm
-from zotta_edge.export.shapes import Shape, measure_shapes
-from zotta_edge.format import EMBEDDING, IMAGE, LOGITS, Kind, Layer
+from zotta_edge.export.norms.expose import ExposedNorm
+from zotta_edge.export.sources.classifier import Classifier
+from zotta_edge.format import EMBEDDING, LOGITS, Kind, Layer
+from zotta_edge.graph.index import Graph
+from zotta_edge.graph.nodes import free_name
+from zotta_edge.graph.shapes import Shape
 
 # Containers whose index counts blocks or stages: blocks.3, encoder.layer.3, encoder_layer_3, h.3,
 # layer3, stages.3, features.3, _blocks.3, denseblock3; conv3_block1 and block3a are Keras's.
@@ -31,7 +32,7 @@ _POOLED_AXES: dict[Kind, list[int]] = {"tokens": [1], "map": [2, 3], "nhwc": [1,
 _HEAD_ENDS = ("Gemm", "MatMul", "Conv")
 
 
-_Norms = tuple[FoundNorm, ...]
+_Norms = tuple[ExposedNorm, ...]
 
 
 @dataclass(frozen=True)
@@ -43,17 +44,27 @@ class _Group:
 
 
 def add_features(
-    model: onnx.ModelProto, norms: _Norms, pattern: str | None = None
+    classifier: Classifier, norms: _Norms, pattern: str | None = None
 ) -> tuple[Layer, ...]:
-    """Add an output `feature.<i>` for each layer, and `embedding`, to `model` in place.
+    """Add an output `feature.<i>` for each layer, and `embedding`, to the graph.
 
-    `pattern` finds a norm's layer in its name: the first group of that regular expression, or all
-    that it matches.
+    Parameters
+    ----------
+    classifier
+        Changed in place.
+    norms
+        As `expose_norms` returns them.
+    pattern
+        A regular expression that finds a norm's layer in its name: the first group, or all that it
+        matches. None: by the usual names of blocks and stages, else by the structure of the graph.
+
+    Returns
+    -------
+    tuple of Layer
+        In the order of the graph.
     """
-    graph = Graph(model)
-    dims = model.graph.input[0].type.tensor_type.shape.dim
-    shapes = measure_shapes(model, IMAGE, tuple(dim.dim_value for dim in dims[1:]))
-    cuts = Cuts(graph, shapes, norms)
+    graph = classifier.graph
+    cuts = Cuts(graph, classifier.shapes, norms)
     if pattern is not None:
         groups = _by_pattern(norms, pattern)
     else:
@@ -88,7 +99,7 @@ def _by_name(norms: _Norms, pattern: re.Pattern[str], at_least: int = 2) -> list
     known = [index for index, key in enumerate(keys) if key]
     if len({keys[index] for index in known}) < at_least:
         return []
-    members: dict[str, list[FoundNorm]] = {}
+    members: dict[str, list[ExposedNorm]] = {}
     for index, found in enumerate(norms):
         if index < known[0]:
             key = "stem"

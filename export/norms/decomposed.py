@@ -2,7 +2,6 @@
 
 from onnx import NodeProto, helper
 
-from zotta_edge.export.graph import Graph, attribute
 from zotta_edge.export.norms.norm_form import (
     Form,
     channel_axis,
@@ -15,7 +14,9 @@ from zotta_edge.export.norms.norm_form import (
     reader,
     scalar,
 )
-from zotta_edge.export.shapes import Shapes
+from zotta_edge.graph.index import Graph
+from zotta_edge.graph.nodes import attribute
+from zotta_edge.graph.shapes import Shapes
 
 
 def match_decomposed(graph: Graph, shapes: Shapes, node: NodeProto) -> Form | None:

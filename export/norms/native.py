@@ -4,7 +4,6 @@ import numpy as np
 from onnx import NodeProto, helper
 
 from zotta_edge.errors import ZottaError
-from zotta_edge.export.graph import Array, Graph, attribute, free_name
 from zotta_edge.export.norms.norm_form import (
     Affine,
     Form,
@@ -16,7 +15,10 @@ from zotta_edge.export.norms.norm_form import (
     optional_constant,
     zeros,
 )
-from zotta_edge.export.shapes import Shapes
+from zotta_edge.graph.constants import Array
+from zotta_edge.graph.index import Graph
+from zotta_edge.graph.nodes import attribute, free_name
+from zotta_edge.graph.shapes import Shapes
 
 
 def _layer_norm(graph: Graph, shapes: Shapes, node: NodeProto) -> Form | None:

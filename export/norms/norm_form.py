@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from onnx import NodeProto, TensorProto
 
-from zotta_edge.export.graph import Array, Graph, attribute
-from zotta_edge.export.shapes import Shape, Shapes
+from zotta_edge.graph.constants import Array
+from zotta_edge.graph.index import Graph
+from zotta_edge.graph.nodes import attribute
+from zotta_edge.graph.shapes import Shape, Shapes
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ import numpy as np
 import onnx
 from onnx import NodeProto, helper
 
-from zotta_edge.export.graph import Graph, open_session
 from zotta_edge.export.quantize.weighted import (
     Weighted,
     copy_of,
@@ -20,6 +19,8 @@ from zotta_edge.export.quantize.weighted import (
 )
 from zotta_edge.export.sources.opset import with_opset
 from zotta_edge.format import IMAGE, Floats
+from zotta_edge.graph.index import Graph
+from zotta_edge.sessions import open_session
 
 LARGEST = 448.0  # E4M3 number; there are no infinities
 SMALLEST_NORMAL = 2.0**-6
@@ -50,8 +51,8 @@ def quantize_fp8(
         store_folded(graph, item, codes, scale * np.float32(_DROPPED if x in scales else 1))
         if x in scales:
             if f"{x}.r" not in graph.producers:
-                graph.replace(item.node, [*_round_activation(graph, x, scales[x]), item.node])
-            item.node.input[0] = f"{x}.r"
+                graph.insert_before(item.node, _round_activation(graph, x, scales[x]))
+            graph.set_input(item.node, 0, f"{x}.r")
     graph.finish()
     return quantized, "E4M3 weights per channel; E4M3 activations, static power-of-two scales"
 
@@ -98,7 +99,9 @@ def _activation_scales(
         probe.graph.node.append(helper.make_node("ReduceMax", [f"{x}.a"], [f"{x}.x"], keepdims=0))
         probe.graph.output.add().name = f"{x}.x"
     images = _noise(model) if images is None else images[:_SAMPLES]
-    largest = open_session(probe).run([f"{x}.x" for x in tensors], {IMAGE: images})
+    largest = open_session(probe.SerializeToString()).run(
+        [f"{x}.x" for x in tensors], {IMAGE: images}
+    )
     exponents = [
         math.ceil(math.log2(max(float(value), 1e-6) * _HEADROOM / LARGEST)) for value in largest
     ]

@@ -11,7 +11,6 @@ import onnx
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper
 
-from zotta_edge.export.graph import Graph, attribute
 from zotta_edge.export.quantize.attention import Attention, find_attentions
 from zotta_edge.export.quantize.gelu import find_gelus
 from zotta_edge.export.quantize.target import Target
@@ -22,9 +21,11 @@ from zotta_edge.export.quantize.weighted import (
     reads_image,
     store_folded,
 )
-from zotta_edge.export.shapes import measure_shapes
 from zotta_edge.export.sources.opset import with_opset
-from zotta_edge.format import IMAGE, Floats
+from zotta_edge.format import Floats
+from zotta_edge.graph.index import Graph
+from zotta_edge.graph.nodes import attribute
+from zotta_edge.graph.shapes import Shapes
 
 Codes = NDArray[np.int8]
 
@@ -43,8 +44,12 @@ _OPSET = 13  # DequantizeLinear with one scale a channel
 _CONTRIB = "com.microsoft"
 
 
-def quantize_int8(model: onnx.ModelProto, target: Target) -> tuple[onnx.ModelProto, str]:
+def quantize_int8(
+    model: onnx.ModelProto, target: Target, shapes: Shapes
+) -> tuple[onnx.ModelProto, str]:
     """The adaptable fp32 model with 8-bit weights and integer products, and a line that says how.
+
+    `shapes` are those of its tensors, which attention is recognized by.
 
     Depthwise, pointwise, narrow and image-reading convolutions keep 8-bit weights and compute in
     fp32: integers gained no time there, and on EfficientNet-Lite0 lost accuracy.
@@ -52,7 +57,7 @@ def quantize_int8(model: onnx.ModelProto, target: Target) -> tuple[onnx.ModelPro
     quantized = with_opset(copy_of(model), _OPSET)
     graph = Graph(quantized)
     largest = _LARGEST_CODE[target]
-    _fuse(graph, largest)
+    _fuse(graph, largest, shapes)
     weighted = find_weighted(graph)
     first = [item for item in weighted if reads_image(graph, item)]
     for item in weighted:
@@ -73,16 +78,9 @@ def encode(item: Weighted, largest: int) -> tuple[Codes, Floats]:
     return np.rint(item.weight / scale).astype(np.int8), scale
 
 
-def _fuse(graph: Graph, largest: int) -> None:
+def _fuse(graph: Graph, largest: int, shapes: Shapes) -> None:
     """Attention and GELU as the single nodes that ONNX Runtime has for them."""
-    image = next(value for value in graph.model.graph.input if value.name == IMAGE)
-    size = tuple(axis.dim_value for axis in image.type.tensor_type.shape.dim)[1:]
-    attentions = (
-        find_attentions(graph, measure_shapes(graph.model, IMAGE, size))
-        if any(node.op_type == "Softmax" for node in graph.nodes)
-        else []
-    )
-    gelus = find_gelus(graph)
+    attentions, gelus = find_attentions(graph, shapes), find_gelus(graph)
     for attention in attentions:
         graph.replace(graph.producers[attention.output], _attend(graph, attention, largest))
     for x, y in gelus:

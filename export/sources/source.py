@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import Preprocessing
-from zotta_edge.runtime.engine.session import open_session
+from zotta_edge.sessions import open_session
 
 _TIMM = "timm:"
 

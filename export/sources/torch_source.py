@@ -20,7 +20,7 @@ from zotta_edge.errors import ZottaError
 from zotta_edge.format import IMAGE, LOGITS, Preprocessing
 from zotta_edge.models.checkpoint import load_weights, read_checkpoint
 from zotta_edge.models.registry import architecture
-from zotta_edge.runtime.engine.session import open_session
+from zotta_edge.sessions import open_session
 
 OPSET = 21  # the first that has a native GroupNormalization with one scale a channel
 TOLERANCE = 1e-4  # largest logit difference of the ONNX model from the module

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
-from zotta_edge.errors import ZottaError
+from zotta_edge.errors import ZottaError, one_line
 from zotta_edge.format import EMBEDDING, IMAGE, LOGITS, Floats, ModelInfo, from_metadata
 from zotta_edge.runtime.engine.cache import Rewrite, find_or_cut, find_or_rewrite
-from zotta_edge.runtime.engine.session import ORT_ERRORS, image_axes, open_session, session_info
+from zotta_edge.runtime.engine.model_info import image_axes, session_info
+from zotta_edge.sessions import ORT_ERRORS, open_session
 
 
 @dataclass(frozen=True)
@@ -44,9 +45,9 @@ class ModelFile:
     def session(self, model: str | Path | bytes) -> Any:
         return open_session(model, threads=self.threads, provider=self.provider)
 
-    def rewritten(self, purpose: str, rewrite: Rewrite) -> "Graph":
+    def rewritten(self, purpose: str, rewrite: Rewrite) -> "TensorSession":
         """Another graph made from the same file; it is kept beside the file, as a cut is."""
-        return Graph(self.session(find_or_rewrite(self.path, purpose, rewrite)))
+        return TensorSession(self.session(find_or_rewrite(self.path, purpose, rewrite)))
 
 
 class Engine:
@@ -71,8 +72,8 @@ class Engine:
         self.chosen = chosen
         self.cone_share = cone_share  # of a full pass's work
         self.passes = 0.0  # full-pass equivalents x samples executed so far
-        self._stem = Graph(stem) if stem else None
-        self._cone = Graph(cone) if cone else None
+        self._stem = TensorSession(stem) if stem else None
+        self._cone = TensorSession(cone) if cone else None
         self._image = image_axes(info.preprocessing)
         self._affines = {
             name: info.affines[name].shape[1:]
@@ -150,7 +151,7 @@ class Engine:
             self.passes += passes
 
 
-class Graph:
+class TensorSession:
     """One session whose tensors stay ONNX Runtime's own: nothing is copied on the way."""
 
     def __init__(self, session: Any) -> None:
@@ -173,8 +174,7 @@ class Graph:
         except ORT_ERRORS as error:
             if "allocate" in str(error):
                 raise MemoryError(str(error)) from error
-            detail = " ".join(str(error).split())[:300]
-            raise ZottaError(f"onnxruntime could not run the model: {detail}") from error
+            raise ZottaError(f"onnxruntime could not run the model: {one_line(error)}") from error
         return dict(zip(self._outputs, values, strict=True))
 
 

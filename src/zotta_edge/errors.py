@@ -6,3 +6,12 @@ class ZottaError(Exception):
 
     The command line prints it and exits with 1; anything else that escapes is a defect of ours.
     """
+
+
+def one_line(error: BaseException) -> str:
+    """What another library says, short enough to be quoted in a message of ours.
+
+    >>> one_line(ValueError("wrong\\n  shape"))
+    'wrong shape'
+    """
+    return " ".join(str(error).split())[:300] or type(error).__name__

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from zotta_edge.__main__ import main
 from zotta_edge.export.pipeline import ExportOptions, export_model
-from zotta_edge.runtime.engine.session import read_info
+from zotta_edge.runtime.engine.model_info import read_info
 
 FLAGS = ["--mean", "0.5", "--std", "0.25"]
 

@@ -14,7 +14,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import EMBEDDING, IMAGE, LOGITS, ModelInfo, Norm, from_metadata
-from zotta_edge.runtime.engine.cut import build, live, parse
+from zotta_edge.graph.subgraph import build, live, parse
 from zotta_edge.runtime.methods.bn_adapt.method import SHARE
 
 EPSILON = 1e-5  # of BatchNorm; the file keeps none, and in units of `hat` it hardly counts

@@ -13,10 +13,11 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import EMBEDDING, IMAGE, LOGITS, Layer, ModelInfo, from_metadata
-from zotta_edge.runtime.engine.cut import build, live, parse
-from zotta_edge.runtime.engine.session import ORT_ERRORS, image_axes, open_session
-from zotta_edge.runtime.engine.shapes import trace
+from zotta_edge.graph.subgraph import build, live, parse
+from zotta_edge.runtime.engine.cut import trace
+from zotta_edge.runtime.engine.model_info import image_axes
 from zotta_edge.runtime.methods.foa.method import FILTER, PROMPTS
+from zotta_edge.sessions import ORT_ERRORS, open_session
 
 COUNT, SIDE = 3, 7  # tokens; pixels
 
@@ -35,7 +36,7 @@ def _prompted(model: ModelProto, info: ModelInfo, path: str) -> bytes | None:
     if stream is None:
         return None
     names = [name for node in model.graph.node for name in node.output if name]
-    shapes = trace(model, names, [], path).shapes
+    shapes, _ = trace(model, names, [], path)
     tokens, channels = shapes[stream][1:]
     changed = ModelProto()
     changed.CopyFrom(model)

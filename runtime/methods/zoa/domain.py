@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from zotta_edge.format import IMAGE, Floats
 from zotta_edge.runtime.engine.engine import Engine
-from zotta_edge.runtime.engine.session import image_axes
+from zotta_edge.runtime.engine.model_info import image_axes
 from zotta_edge.runtime.watch.statistics import Doubles
 
 MEMORY = 0.8  # of the running statistics
@@ -81,7 +81,7 @@ def _first_convolution(content: bytes, path: str) -> bytes:
     """From the image to the spatial mean of the first convolution's output, and of its square."""
     from onnx import TensorProto, helper
 
-    from zotta_edge.runtime.engine.cut import build, live, parse
+    from zotta_edge.graph.subgraph import build, live, parse
 
     model = parse(content, path)
     made = (node.output[0] for node in model.graph.node if node.op_type == "Conv")

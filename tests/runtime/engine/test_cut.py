@@ -21,10 +21,10 @@ from zotta_edge.format import (
     Recipe,
     to_metadata,
 )
-from zotta_edge.runtime.engine.cost_model import work
+from zotta_edge.graph.cost_model import cost
 from zotta_edge.runtime.engine.cut import Halves, cut
 from zotta_edge.runtime.engine.engine import Engine, Outputs
-from zotta_edge.runtime.engine.session import open_session
+from zotta_edge.sessions import open_session
 
 
 @pytest.fixture(scope="module")
@@ -228,19 +228,19 @@ def test_refusals(model: Path) -> None:
         ("ConvTranspose", [(1, 4, 5, 5), (4, 8, 2, 2)], (1, 8, 10, 10), {}, 4 * 25 * 8 * 4),
     ],
 )
-def test_work_counts_multiply_adds(
+def test_cost_counts_multiply_adds(
     op: str,
     inputs: list[tuple[int, ...]],
     output: tuple[int, ...],
     attributes: dict[str, int],
     multiply_adds: float,
 ) -> None:
-    elementwise = work("Add", [output, output], [output], {})
-    assert work(op, inputs, [output], attributes) - elementwise == multiply_adds
+    elementwise = cost("Add", [output, output], [output], {})
+    assert cost(op, inputs, [output], attributes) - elementwise == multiply_adds
 
 
 def test_views_are_free() -> None:
-    assert work("Reshape", [(4, 4), (1,)], [(16,)], {}) == 0
+    assert cost("Reshape", [(4, 4), (1,)], [(16,)], {}) == 0
 
 
 PRECISIONS = ("fp32", "int8", "fp8")

@@ -19,7 +19,7 @@ from zotta_edge.bench.run.variants import Variant
 from zotta_edge.errors import ZottaError
 from zotta_edge.files import sha256
 from zotta_edge.format import ModelInfo
-from zotta_edge.runtime.engine.session import read_info
+from zotta_edge.runtime.engine.model_info import read_info
 
 
 @dataclass(frozen=True)
