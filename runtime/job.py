@@ -8,7 +8,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Protocol
 
-from zotta_edge import __version__
 from zotta_edge.format import Floats
 from zotta_edge.runtime.adaptive import AdaptiveModel, Result
 from zotta_edge.runtime.interrupt import interrupts
@@ -16,6 +15,7 @@ from zotta_edge.runtime.io.predictions import Writer
 from zotta_edge.runtime.io.preprocessing import as_batch
 from zotta_edge.runtime.io.sources import Sample
 from zotta_edge.runtime.memory import with_peak
+from zotta_edge.version import __version__
 
 
 class Answering(Protocol):

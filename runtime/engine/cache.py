@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zotta_edge import __version__
 from zotta_edge.errors import ZottaError
 from zotta_edge.files import replacing, sha256
+from zotta_edge.version import __version__
 
 if TYPE_CHECKING:  # needs the onnx package, which a start from the cache does not load
     from zotta_edge.runtime.engine.cut import Halves

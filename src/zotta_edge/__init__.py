@@ -4,12 +4,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from zotta_edge.errors import ZottaError
+from zotta_edge.version import __version__
 
 if TYPE_CHECKING:
     from zotta_edge.runtime.adaptive import AdaptiveModel, Result
     from zotta_edge.runtime.settings import Settings
 
-__version__ = "0.1.0"
 __all__ = ["AdaptiveModel", "Result", "Settings", "ZottaError", "__version__"]
 
 _LAZY = {

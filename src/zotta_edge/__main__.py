@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from zotta_edge import __version__
 from zotta_edge.errors import ZottaError
+from zotta_edge.version import __version__
 
 COMMANDS = ("export", "calibrate", "inspect", "adapt", "serve", "bench", "corrupt")
 

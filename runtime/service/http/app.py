@@ -10,7 +10,6 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from zotta_edge import __version__
 from zotta_edge.errors import ZottaError
 from zotta_edge.runtime.adaptive import AdaptiveModel
 from zotta_edge.runtime.service.config import Config
@@ -23,6 +22,7 @@ from zotta_edge.runtime.service.http.middleware import Front
 from zotta_edge.runtime.service.http.page import page
 from zotta_edge.runtime.service.observe.metrics import CONTENT_TYPE
 from zotta_edge.runtime.service.service import Service
+from zotta_edge.version import __version__
 
 Handler = Callable[[Request], Awaitable[Response]]
 

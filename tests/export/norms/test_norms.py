@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from zotta_edge.errors import ZottaError
-from zotta_edge.export.norms.expose import FoundNorm, expose_norms
+from zotta_edge.export.norms.expose import ExposedNorm, expose_norms
 from zotta_edge.export.sources.classifier import as_classifier
 
 Floats = NDArray[np.float32]
@@ -44,7 +44,7 @@ def affines(model: onnx.ModelProto) -> dict[str, Floats]:
     }
 
 
-def check_exposed(source: onnx.ModelProto) -> list[FoundNorm]:
+def check_exposed(source: onnx.ModelProto) -> list[ExposedNorm]:
     """Expose and compare: same logits, per-sample affines, no affine without effect."""
     model = onnx.ModelProto()
     model.CopyFrom(source)
@@ -87,7 +87,7 @@ def check_alive(model: Runner, source: dict[str, Floats], images: Floats) -> Non
         assert np.abs(model(images[:2], **{name: moved}) - logits).max() > 1e-5, name
 
 
-def kinds(found: list[FoundNorm]) -> set[tuple[str, str]]:
+def kinds(found: list[ExposedNorm]) -> set[tuple[str, str]]:
     return {(item.form, item.norm.kind) for item in found}
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from zotta_edge.bench.references import Network, find
-from zotta_edge.bench.run.subjects import Origin
+from zotta_edge.bench.run.origin import Origin
 from zotta_edge.calibration.samples import read_samples
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import Floats
