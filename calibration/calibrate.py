@@ -132,9 +132,9 @@ def select_layers(
     away = as_batch(drifted, info.preprocessing)
     if choice.rule == "purity":
         home = as_batch(source, info.preprocessing)
-        found = layer_purities(model, info, home, away, seed, threads)
-        chosen = by_purity(found.values, info.layers, choice)
-        return replace(chosen, seconds=found.seconds)
+        purities = layer_purities(model, info, home, away, seed, threads)
+        chosen = by_purity(purities.values, info.layers, choice)
+        return replace(chosen, seconds=purities.seconds)
     measure = gradient_scores if choice.rule == "gradient" else influence_scores
     return by_score(measure(model, info, away, seed, threads), info.layers, choice)
 

@@ -46,7 +46,7 @@ def prime(report: Report, source: Source, settings: Settings, sweeps: int = SWEE
         _kept(report, groups, settings) as (start, keep),
         Progress("priming", shifts * sweeps) as progress,
     ):
-        found = measure(
+        jacobian = measure(
             engine,
             groups,
             PERTURBATION,
@@ -55,7 +55,7 @@ def prime(report: Report, source: Source, settings: Settings, sweeps: int = SWEE
             finished=keep,
             progress=progress.advance,
         )
-    left, right, energy = thin(found.mean, _rank(report.model, found.mean))
+    left, right, energy = thin(jacobian.mean, _rank(report.model, jacobian.mean))
     done = Prime(
         features=left,
         shifts=right,
@@ -92,7 +92,7 @@ def _mirrored(engine: Engine, groups: list[Floats]) -> float:
     same = 0
     for images in groups:
         both = (images, mirrored(images, engine.info.preprocessing))
-        seen, other = (engine.cone(engine.stem(one), {}).logits.argmax(axis=1) for one in both)
+        seen, other = (engine.cone(engine.stem(side), {}).logits.argmax(axis=1) for side in both)
         same += int((seen == other).sum())
     return round(same / sum(map(len, groups)), 4)
 

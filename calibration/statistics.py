@@ -33,11 +33,11 @@ def source_statistics(
     session = open_session(path, threads=threads)
     names = [*(layer.feature for layer in info.layers), EMBEDDING]
     rows = [session.run(names, {IMAGE: batch}) for batch in in_batches(images)]  # [batch][layer]
-    found = [moments(np.concatenate(pooled)) for pooled in zip(*rows, strict=True)]
-    if not all(np.isfinite(values).all() for pair in found for values in pair):
+    pairs = [moments(np.concatenate(pooled)) for pooled in zip(*rows, strict=True)]
+    if not all(np.isfinite(values).all() for pair in pairs for values in pair):
         raise ZottaError(f"{path} gives features that are not finite: export it again")
-    *mean, embedding_mean = (mean.astype(np.float32) for mean, _ in found)
-    *std, embedding_std = (std.astype(np.float32) for _, std in found)
+    *mean, embedding_mean = (mean.astype(np.float32) for mean, _ in pairs)
+    *std, embedding_std = (std.astype(np.float32) for _, std in pairs)
     return Statistics(tuple(mean), tuple(std), embedding_mean, embedding_std)
 
 

@@ -85,7 +85,7 @@ def _by_pattern(norms: _Norms, pattern: str) -> list[_Group]:
         compiled = re.compile(pattern)
     except re.error as error:
         raise ZottaError(f"--layers {pattern!r} is not a regular expression: {error}") from error
-    if not any(compiled.search(found.norm.name) for found in norms):
+    if not any(compiled.search(exposed.norm.name) for exposed in norms):
         raise ZottaError(
             f"--layers {pattern!r} matches none of the {len(norms)} norms, with names such as "
             f"{norms[0].norm.name} and {norms[-1].norm.name}"
@@ -95,19 +95,19 @@ def _by_pattern(norms: _Norms, pattern: str) -> list[_Group]:
 
 def _by_name(norms: _Norms, pattern: re.Pattern[str], at_least: int = 2) -> list[_Group]:
     """One group a key; `stem` for what precedes them, and one for each norm after the last."""
-    keys = [_key(pattern, found.norm.name) for found in norms]
+    keys = [_key(pattern, exposed.norm.name) for exposed in norms]
     known = [index for index, key in enumerate(keys) if key]
     if len({keys[index] for index in known}) < at_least:
         return []
     members: dict[str, list[ExposedNorm]] = {}
-    for index, found in enumerate(norms):
+    for index, exposed in enumerate(norms):
         if index < known[0]:
             key = "stem"
         elif index > known[-1]:
-            key = found.norm.name
+            key = exposed.norm.name
         else:  # a norm between two blocks, as in a transition, opens the next one
             key = next(keys[later] for later in known if later >= index)
-        members.setdefault(key, []).append(found)
+        members.setdefault(key, []).append(exposed)
     return [_Group(key, tuple(group)) for key, group in members.items()]
 
 
@@ -130,8 +130,8 @@ def _by_structure(norms: _Norms, cuts: Cuts) -> list[_Group]:
     joined = _join_halves(body, attention) if any(attention) else _join_stages(body, cuts)
     groups: list[_Group] = []
     for index, part in enumerate([*joined, *([final] if final else [])]):
-        path = _common_path([found.norm.name for found in part])
-        inside = sum(f"{found.norm.name}.".startswith(f"{path}.") for found in norms)
+        path = _common_path([exposed.norm.name for exposed in part])
+        inside = sum(f"{exposed.norm.name}.".startswith(f"{path}.") for exposed in norms)
         name = path if path and inside == len(part) else f"layer{index}"
         groups.append(_Group(free_name(name, {group.name for group in groups}), part))
     return groups
@@ -139,11 +139,11 @@ def _by_structure(norms: _Norms, cuts: Cuts) -> list[_Group]:
 
 def _between_cuts(norms: _Norms, cuts: Cuts) -> list[_Norms]:
     parts: list[_Norms] = [norms[:1]]
-    for found in norms[1:]:
-        if cuts.between(_end(parts[-1], cuts), cuts.entry[found.output]):
-            parts.append((found,))
+    for exposed in norms[1:]:
+        if cuts.between(_end(parts[-1], cuts), cuts.entry[exposed.output]):
+            parts.append((exposed,))
         else:
-            parts[-1] += (found,)
+            parts[-1] += (exposed,)
     return parts
 
 
@@ -187,7 +187,7 @@ def _common_path(names: list[str]) -> str:
 
 def _with_tensors(groups: list[_Group], cuts: Cuts) -> list[tuple[_Group, str]]:
     """Each layer's output; a group that has none before the next one starts is part of that."""
-    found: list[tuple[_Group, str]] = []
+    pairs: list[tuple[_Group, str]] = []
     waiting: _Norms = ()
     for index, group in enumerate(groups):
         group = _Group(group.name, waiting + group.norms)
@@ -195,22 +195,22 @@ def _with_tensors(groups: list[_Group], cuts: Cuts) -> list[tuple[_Group, str]]:
         tensor = cuts.output_after(_end(group.norms, cuts), limit)
         waiting = () if tensor else group.norms
         if tensor:
-            found.append((group, tensor))
-    return found
+            pairs.append((group, tensor))
+    return pairs
 
 
 def _end(norms: _Norms, cuts: Cuts) -> int:
-    return max(cuts.place[found.output] for found in norms)
+    return max(cuts.place[exposed.output] for exposed in norms)
 
 
 def _start(parts: list[_Norms], cuts: Cuts) -> float:
     """Where the first of these norms begins; infinity if there are none."""
-    return min((cuts.entry[found.output] for part in parts for found in part), default=math.inf)
+    return min((cuts.entry[exposed.output] for part in parts for exposed in part), default=math.inf)
 
 
 def _layer(feature: str, group: _Group, tensor: str, cuts: Cuts) -> Layer:
     kind = cuts.kind(tensor)
-    norms = tuple(found.norm for found in group.norms)
+    norms = tuple(exposed.norm for exposed in group.norms)
     return Layer(group.name, feature, tensor, kind, _channels(cuts, tensor), norms)
 
 

@@ -73,20 +73,20 @@ class Affine:
 
 def find_affine(graph: Graph, shapes: Shapes, hat: str, hint: int) -> Affine | None:
     """The constant per-channel Mul and Add that read `hat`; one of them may be missing."""
-    found: dict[str, Array] = {}
+    values: dict[str, Array] = {}
     axis, output, parameter = hint, hat, ""
     for op in ("Mul", "Add"):
         node = reader(graph, output, op)
         name = other_input(graph, node, output) if node is not None else ""
         value = graph.constant(name) if name else None
         place = channel_axis(value, shapes[hat], hint) if value is not None else None
-        if node is None or value is None or place is None or (found and place != axis):
+        if node is None or value is None or place is None or (values and place != axis):
             continue
-        found[op], axis, output = np.ravel(value), place, node.output[0]
+        values[op], axis, output = np.ravel(value), place, node.output[0]
         parameter = parameter or name
-    if not found:
+    if not values:
         return None
-    scale, shift = found.get("Mul", np.ones(1)), found.get("Add", np.zeros(1))
+    scale, shift = values.get("Mul", np.ones(1)), values.get("Add", np.zeros(1))
     channels = shapes[hat][axis]
     return Affine(axis, spread(scale, channels), spread(shift, channels), output, parameter)
 

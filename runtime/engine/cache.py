@@ -76,8 +76,8 @@ def _find_or_make(path: Path, what: str, make: Callable[[bytes], "Halves"]) -> C
         raise ZottaError(f"{path} is not a file" if path.exists() else f"{path} does not exist")
     name = _name(path, sha256(path), what)
     for folder in _folders(path):
-        if found := _load(folder, name):
-            return found
+        if cut := _load(folder, name):
+            return cut
     return _make(path, what, make)
 
 
@@ -91,8 +91,8 @@ def _make(path: Path, what: str, make: Callable[[bytes], "Halves"]) -> Cut:
         except (ZottaError, OSError) as error:
             log.info("no cut is kept in %s: %s", folder, error)
         else:
-            if found := _load(folder, name):
-                return found
+            if cut := _load(folder, name):
+                return cut
     return Cut(halves.stem, halves.cone, halves.cone_share)
 
 
@@ -127,11 +127,11 @@ def _load(folder: Path, name: str) -> Cut | None:
         halves = {half: folder / f"{name}.{half}.onnx" for half in entry["sha256"]}
         if any(sha256(file) != entry["sha256"][half] for half, file in halves.items()):
             return None
-        found = Cut(halves.get("stem"), halves["cone"], float(entry["cone_share"]))
+        cut = Cut(halves.get("stem"), halves["cone"], float(entry["cone_share"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
     _mark_used(record)
-    return found
+    return cut
 
 
 def _mark_used(record: Path) -> None:

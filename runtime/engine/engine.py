@@ -98,12 +98,12 @@ class Engine:
         if chosen is not None and len(chosen) == 0:
             session = file.session(path)
             return cls(session_info(session, path), (), 0.0, session, None, file)
-        found = find_or_cut(file.path, chosen)
-        cone = file.session(found.cone)
-        stem = found.stem and file.session(found.stem)
+        cut = find_or_cut(file.path, chosen)
+        cone = file.session(cut.cone)
+        stem = cut.stem and file.session(cut.stem)
         info = from_metadata(cone.get_modelmeta().custom_metadata_map, path)
         layers = info.chosen if chosen is None else tuple(sorted(set(chosen)))
-        return cls(info, layers, found.cone_share, stem, cone, file)
+        return cls(info, layers, cut.cone_share, stem, cone, file)
 
     def stem(self, images: Floats) -> Stem:
         """Run what no chosen affine changes; `images` are prepared, [batch, C, H, W]."""
@@ -161,7 +161,7 @@ class TensorSession:
 
     def shape(self, name: str) -> list[Any]:
         """As declared for an input; a free axis has a name."""
-        return next(list(one.shape) for one in self._session.get_inputs() if one.name == name)
+        return next(list(t.shape) for t in self._session.get_inputs() if t.name == name)
 
     def __call__(self, arrays: Mapping[str, Floats]) -> dict[str, Floats]:
         """`run`, from arrays to arrays."""
@@ -185,8 +185,8 @@ def _as_tensor(values: Floats) -> Any:
 def _check(what: str, values: Floats, axes: tuple[int, ...]) -> None:
     """float32, [at least one, *axes]."""
     if not isinstance(values, np.ndarray) or values.dtype != np.float32:
-        found = values.dtype if isinstance(values, np.ndarray) else type(values).__name__
-        raise ZottaError(f"{what}: expected a float32 array, got {found}")
+        kind = values.dtype if isinstance(values, np.ndarray) else type(values).__name__
+        raise ZottaError(f"{what}: expected a float32 array, got {kind}")
     if values.shape[1:] != axes or len(values) == 0:
         wanted = ", ".join(map(str, axes))
         raise ZottaError(f"{what}: expected [batch, {wanted}], got {list(values.shape)}")

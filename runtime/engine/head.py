@@ -79,7 +79,7 @@ def _unpool(model: "ModelProto", pool: "NodeProto") -> "NodeProto":
     """The embedding where the pooled tensor was: a mean over one place is that place."""
     from onnx import helper, numpy_helper
 
-    axes = [list(one.ints) for one in pool.attribute if one.name == "axes"]
+    axes = [list(item.ints) for item in pool.attribute if item.name == "axes"]
     stored = {tensor.name: tensor for tensor in model.graph.initializer}
     axes += [numpy_helper.to_array(stored[name]).tolist() for name in pool.input[1:]]
     if pool.op_type == "Identity" or not axes:

@@ -53,8 +53,8 @@ def _check(
             raise ZottaError(f"{what} {name} is {tensor.type}, not float32")
         if not _fits(tensor.shape, axes):
             wanted = ", ".join("?" if axis is None else str(axis) for axis in axes)
-            found = ", ".join(str(axis) for axis in tensor.shape)
-            raise ZottaError(f"{what} {name} is [{found}], not [any, {wanted}]")
+            present_axes = ", ".join(str(axis) for axis in tensor.shape)
+            raise ZottaError(f"{what} {name} is [{present_axes}], not [any, {wanted}]")
 
 
 def _fits(shape: Sequence[int | str | None], axes: Sequence[int | None]) -> bool:
@@ -63,7 +63,7 @@ def _fits(shape: Sequence[int | str | None], axes: Sequence[int | None]) -> bool
         len(shape) == len(axes) + 1
         and not isinstance(shape[0], int)
         and all(
-            not isinstance(found, int) or axis in (None, found)
-            for found, axis in zip(shape[1:], axes, strict=True)
+            not isinstance(size, int) or axis in (None, size)
+            for size, axis in zip(shape[1:], axes, strict=True)
         )
     )

@@ -14,6 +14,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import EMBEDDING, IMAGE, LOGITS, ModelInfo, Norm, from_metadata
+from zotta_edge.graph.nodes import opset
 from zotta_edge.graph.subgraph import build, live, parse
 from zotta_edge.runtime.methods.bn_adapt.method import SHARE
 
@@ -127,8 +128,7 @@ def _mix(model: ModelProto, norm: _BatchNorm) -> None:
 
 
 def _mean(model: ModelProto, x: str, axes: list[int], output: str) -> NodeProto:
-    opset = next(one.version for one in model.opset_import if one.domain in ("", "ai.onnx"))
-    if opset < 18:
+    if opset(model) < 18:
         return helper.make_node("ReduceMean", [x], [output], axes=axes, keepdims=1)
     name = f"{output}.axes"
     model.graph.initializer.append(numpy_helper.from_array(np.array(axes, np.int64), name))

@@ -103,8 +103,8 @@ def follow_batch(single: Shape, double: Shape) -> Shape:
     (-1, -2, 3)
     """
     return tuple(
-        one if one == two else BATCH if (one, two) == (1, 2) else VARYING
-        for one, two in zip(single, double, strict=True)
+        size if size == other else BATCH if (size, other) == (1, 2) else VARYING
+        for size, other in zip(single, double, strict=True)
     )
 
 
