@@ -23,7 +23,14 @@ _CHECKS = {
 
 
 def describe(path: Path) -> dict[str, Any]:
-    """Everything `zotta-edge inspect --json` says; never fails on a readable ONNX file."""
+    """Everything `zotta-edge inspect --json` says; never fails on a readable ONNX file.
+
+    >>> from importlib.resources import files
+    >>> path = Path(str(files("zotta_edge.models.embedded") / "digits_vit_int8.onnx"))
+    >>> described = describe(path)
+    >>> described["exported"], described["precision"], described["classes"]
+    (True, 'int8', 10)
+    """
     model = read_onnx(path)
     metadata = {entry.key: entry.value for entry in model.metadata_props}
     common = {"file": str(path), "bytes": path.stat().st_size, "opset": opset(model)}

@@ -42,7 +42,29 @@ _IMAGENET = Preprocessing(
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """What the flags of `zotta-edge export` say; None means: take it from the source."""
+    """What the flags of `zotta-edge export` say.
+
+    Parameters
+    ----------
+    precision
+        "int8", "fp8" or "fp32".
+    target
+        CPU that will run the model: "avx2", "vnni", "arm64", or "auto" for this one.
+    weights
+        Checkpoint for a source that is an architecture or a function.
+    random_weights
+        Seeded weights instead.
+    data
+        Images for the checks, and for recipes that look at activations.
+    labels
+        Names of the classes in order; empty if they have none.
+    layers
+        Regular expression that groups norms into layers by their names.
+    size
+        Height and width of the input, where the source leaves them open.
+    resize, interpolation, mean, std
+        How images are prepared; None: as the source says.
+    """
 
     precision: Precision = "int8"
     target: str = "auto"
@@ -64,7 +86,34 @@ def export_model(
     options: ExportOptions | None = None,
     say: Say = lambda message: None,
 ) -> ModelInfo:
-    """Export `source` to `output`; nothing is written unless every check passes."""
+    """Export a classifier into one adaptable file.
+
+    Parameters
+    ----------
+    source
+        An .onnx file, the name of an architecture, `package.module:factory` or `timm:NAME`.
+    output
+        File to write; it is replaced only after every check has passed.
+    options
+        Precision, target CPU, preprocessing and the like.
+    say
+        Told what is being done, and warnings.
+
+    Returns
+    -------
+    ModelInfo
+        What the file says about itself.
+
+    Raises
+    ------
+    ZottaError
+        If the source is no fp32 classifier with norms, or a check fails.
+
+    >>> options = ExportOptions(random_weights=True)
+    >>> info = export_model("digits_resnet_gn", "digits.onnx", options)
+    >>> info.classes, info.recipe.precision, info.checks["cosine"] > 0.98
+    (10, 'int8', True)
+    """
     options = options or ExportOptions()
     output = Path(output)
     check_writable(output)

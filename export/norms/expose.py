@@ -61,6 +61,25 @@ def expose_norms(
     ------
     ZottaError
         If there is no norm to adapt.
+
+    >>> import numpy as np
+    >>> from onnx import numpy_helper
+    >>> from zotta_edge.export.sources.classifier import as_classifier
+    >>> nodes = [
+    ...     helper.make_node("GlobalAveragePool", ["x"], ["pooled"]),
+    ...     helper.make_node("Flatten", ["pooled"], ["vector"]),
+    ...     helper.make_node("LayerNormalization", ["vector", "head.norm.weight"], ["y"]),
+    ... ]
+    >>> x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4, 8, 8])
+    >>> y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    >>> weight = numpy_helper.from_array(np.ones(4, np.float32), "head.norm.weight")
+    >>> graph = helper.make_graph(nodes, "tiny", [x], [y], [weight])
+    >>> opsets = [helper.make_opsetid("", 17)]
+    >>> model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    >>> [exposed.norm.name for exposed in expose_norms(as_classifier(model))]
+    ['head.norm']
+    >>> [value.name for value in model.graph.input]
+    ['image', 'head.norm.scale', 'head.norm.shift']
     """
     graph, shapes = classifier.graph, classifier.shapes
     exposed: list[ExposedNorm] = []

@@ -30,9 +30,27 @@ def load_source(
     random_weights: bool = False,
     size: tuple[int, int] | None = None,
 ) -> Source:
-    """Read or build `source`: an .onnx file, `timm:NAME`, `package.module:factory`, or a name.
+    """Read or build an fp32 classifier.
 
-    `size` is height and width, for torch modules that do not tell theirs.
+    Parameters
+    ----------
+    source
+        An .onnx file, `timm:NAME`, `package.module:factory`, or the name of an architecture.
+    weights
+        Checkpoint to load into a torch module.
+    random_weights
+        Seeded weights instead.
+    size
+        Height and width, for torch modules that do not tell theirs.
+
+    Raises
+    ------
+    ZottaError
+        If the source cannot be read, built, or run by ONNX Runtime.
+
+    >>> source = load_source("digits_resnet_gn", random_weights=True)
+    >>> source.name, source.model.graph.output[0].name, source.preprocessing.height
+    ('digits_resnet_gn', 'logits', 32)
     """
     if source.endswith(".onnx") or Path(source).exists():
         if weights or random_weights:
