@@ -89,7 +89,6 @@ def _between(model: "ModelProto", entry: str, tensor: str) -> "ModelProto":
         raise ZottaError(f"the graph has no tensor {tensor}: export it again")
     declared = {
         name: helper.make_tensor_value_info(name, TensorProto.FLOAT, None)
-        for name in (entry, tensor)
+        for name in {entry, tensor} - {IMAGE}
     }
-    declared |= {value.name: value for value in (*model.graph.input, *model.graph.output)}
-    return build(model, nodes, [], inputs, [tensor], declared)
+    return build(model, nodes, inputs, [tensor], declared)

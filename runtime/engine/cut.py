@@ -47,12 +47,10 @@ def cut(content: bytes, chosen: Sequence[int] | None, path: str) -> Halves:
     sides = _split(live(model.graph.node, outputs), affines)
     names = made([*sides.constant, *sides.stem, *sides.cone])
     shapes, handed = trace(model, names, sides.handed, path)
-    declared = {tensor.name: tensor for tensor in (*model.graph.input, *model.graph.output)}
-    declared |= handed
     stem_outputs = [*sides.handed, *outputs]
-    stem = build(model, sides.stem, sides.constant, [IMAGE], stem_outputs, declared)
+    stem = build(model, sides.stem, [IMAGE], stem_outputs, handed, sides.constant)
     free = [*sides.handed, *sorted(affines)]
-    cone = build(model, sides.cone, sides.constant, free, outputs, declared)
+    cone = build(model, sides.cone, free, outputs, handed, sides.constant)
     cone.metadata_props.extend(model.metadata_props)
     return Halves(
         stem.SerializeToString(deterministic=True) if sides.stem else None,

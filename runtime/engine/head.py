@@ -70,8 +70,7 @@ def _extract(content: bytes, path: str) -> bytes:
         raise ZottaError(
             f"the classifier of {path} reads more than the embedding: use another method"
         )
-    declared = {tensor.name: tensor for tensor in model.graph.output}
-    head = build(model, nodes, [], [EMBEDDING], [LOGITS], declared)
+    head = build(model, nodes, [EMBEDDING], [LOGITS])
     return bytes(head.SerializeToString(deterministic=True))
 
 

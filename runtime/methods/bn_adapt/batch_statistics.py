@@ -49,9 +49,7 @@ def with_batch_statistics(content: bytes, path: str) -> bytes:
     for one in found:
         _mix(model, one)
     outputs = [LOGITS, *(layer.feature for layer in info.layers), EMBEDDING]
-    declared = {tensor.name: tensor for tensor in (*model.graph.input, *model.graph.output)}
-    nodes = live(model.graph.node, outputs)
-    made = build(model, nodes, [], [IMAGE, SHARE], outputs, declared)
+    made = build(model, live(model.graph.node, outputs), [IMAGE, SHARE], outputs)
     return bytes(made.SerializeToString(deterministic=True))
 
 

@@ -133,8 +133,7 @@ def _filtered(model: ModelProto, info: ModelInfo) -> bytes:
 def _serialized(model: ModelProto, info: ModelInfo, more: list[str]) -> bytes:
     """The affines become constants: ONNX Runtime fuses more where nothing may override them."""
     outputs = [LOGITS, *(layer.feature for layer in info.layers), EMBEDDING]
-    declared = {tensor.name: tensor for tensor in (*model.graph.input, *model.graph.output)}
-    made = build(model, live(model.graph.node, outputs), [], [IMAGE, *more], outputs, declared)
+    made = build(model, live(model.graph.node, outputs), [IMAGE, *more], outputs)
     return bytes(made.SerializeToString(deterministic=True))
 
 

@@ -92,10 +92,9 @@ def _first_convolution(content: bytes, path: str) -> bytes:
         helper.make_node("GlobalAveragePool", [f"{_SQUARE}.map"], [_SQUARE]),
     ]
     nodes = [*live(model.graph.node, [output]), *pool]
-    declared = {tensor.name: tensor for tensor in model.graph.input}
-    declared |= {
+    declared = {
         name: helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", None, 1, 1])
         for name in (_MEAN, _SQUARE)
     }
-    first = build(model, nodes, [], [IMAGE], [_MEAN, _SQUARE], declared)
+    first = build(model, nodes, [IMAGE], [_MEAN, _SQUARE], declared)
     return bytes(first.SerializeToString(deterministic=True))

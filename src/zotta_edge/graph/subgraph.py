@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 import onnx
@@ -58,11 +59,11 @@ def live(
 
 def build(
     model: ModelProto,
-    nodes: list[NodeProto],
-    constant: list[NodeProto],
+    nodes: Sequence[NodeProto],
     inputs: Sequence[str],
     outputs: Sequence[str],
-    declared: Mapping[str, ValueInfoProto],
+    declared: Mapping[str, ValueInfoProto] = MappingProxyType({}),
+    constant: Sequence[NodeProto] = (),
 ) -> ModelProto:
     """A model of some of the nodes of another.
 
@@ -72,20 +73,22 @@ def build(
         Where opsets, functions and weights come from.
     nodes
         In topological order.
-    constant
-        Nodes that unpack weights; those that `nodes` need are included.
     inputs, outputs
         Names of tensors; outputs that the nodes do not make are left out.
     declared
-        Type and shape of all of them.
+        Type and shape of those that are neither inputs nor outputs of `model`.
+    constant
+        Nodes that unpack weights; those that `nodes` need are included.
     """
+    known = {value.name: value for value in (*model.graph.input, *model.graph.output)}
+    known.update(declared)
     needed = live(constant, read_by(nodes))
     stored, present = read_by([*needed, *nodes]).union(inputs), set(made(nodes))
     graph = helper.make_graph(
         [*needed, *nodes],
         model.graph.name,
-        [declared[name] for name in inputs],
-        [declared[name] for name in dict.fromkeys(outputs) if name in present],
+        [known[name] for name in inputs],
+        [known[name] for name in dict.fromkeys(outputs) if name in present],
         [tensor for tensor in model.graph.initializer if tensor.name in stored],
     )
     return helper.make_model(
@@ -135,7 +138,7 @@ def _run(graph: Graph, nodes: list[NodeProto], parts: Sequence[Part]) -> dict[st
         )
         for name, value in feeds.items()
     }
-    model = build(graph.model, nodes, [], list(feeds), outputs, declared)
+    model = build(graph.model, nodes, list(feeds), outputs, declared)
     try:
         values = open_session(model.SerializeToString()).run(outputs, feeds)
     except ZottaError:
