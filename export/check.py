@@ -1,4 +1,4 @@
-"""The self-check: nothing is put in place that was not seen to work on the exporting machine.
+"""The self-check: no file is written before it has worked on the exporting machine.
 
 Another CPU may saturate where this one does not: `--target` says which one will run the model.
 """
@@ -20,7 +20,7 @@ _SAMPLES = 8
 
 
 def check_images(preprocessing: Preprocessing, images: Floats | None, seed: int = 0) -> Floats:
-    """A few inputs for the checks: the user's own images, or made-up ones where there are none.
+    """A few inputs for the checks: the user's images, or synthetic ones if there are none.
 
     White noise would give near-flat logits, in which rounding decides the class. Noise summed over
     scales has edges and areas, as photographs have.
@@ -40,7 +40,7 @@ def check_images(preprocessing: Preprocessing, images: Floats | None, seed: int 
 def check_adaptable(
     source: ort.InferenceSession, adaptable: ort.InferenceSession, info: ModelInfo, images: Floats
 ) -> dict[str, float]:
-    """The adaptable fp32 graph equals its source, and each of its affines is alive, per sample."""
+    """The adaptable fp32 graph equals its source, and each affine has an effect, per sample."""
     expected = _run_any(source, images)
     difference = float(np.abs(_like(expected, _logits(adaptable, images)) - expected).max())
     if not difference <= SOURCE_TOLERANCE * max(1.0, float(np.abs(expected).max()) / 10):
@@ -98,7 +98,7 @@ def perturbed(
 
 
 def _check_every_affine(session: ort.InferenceSession, info: ModelInfo, image: Floats) -> None:
-    """Sample j of a batch carries a step on affine j alone, so a pass tests many of them."""
+    """Sample j of a batch carries a step on affine j alone, so that one pass tests many."""
     names = list(info.affines)
     moved = perturbed(info.affines, PERTURBATION, np.random.default_rng(1))
     dead: list[str] = []

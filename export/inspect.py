@@ -1,4 +1,4 @@
-"""What a model file is made of, for people and as JSON; for any ONNX file, whether it can adapt."""
+"""The contents of a model file as text and JSON; of other ONNX files, whether they can adapt."""
 
 from pathlib import Path
 from typing import Any

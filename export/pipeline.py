@@ -117,14 +117,14 @@ def export_model(
     options = options or ExportOptions()
     output = Path(output)
     check_writable(output)
-    with _blaming(source):
+    with _one_line_errors(source):
         model, info = _build(source, options, say)
     write_model(model, info, output)
     return info
 
 
 def _build(source: str, options: ExportOptions, say: Say) -> tuple[onnx.ModelProto, ModelInfo]:
-    """The checked model and all that its file will say about it."""
+    """The checked model and its description."""
     say(f"reading {source}")
     loaded = load_source(
         source,
@@ -170,8 +170,8 @@ def _quantize(
 
 
 @contextmanager
-def _blaming(source: str) -> Iterator[None]:
-    """A foreign graph can be wrong in more ways than anyone can name; it is never a traceback."""
+def _one_line_errors(source: str) -> Iterator[None]:
+    """Turn any unforeseen failure on a foreign graph into a one-line error."""
     try:
         yield
     except (ZottaError, MemoryError, OSError):
@@ -196,7 +196,7 @@ def _affines(model: onnx.ModelProto, layers: tuple[Layer, ...]) -> dict[str, Flo
 
 
 def write_model(model: onnx.ModelProto, info: ModelInfo, output: Path) -> None:
-    """Put `model` in place, with all that `info` says in its metadata."""
+    """Write `model` with `info` as its metadata."""
     onnx.helper.set_model_props(model, to_metadata(info))
     model.producer_name = "zotta-edge"
     content = model.SerializeToString()
@@ -207,7 +207,7 @@ def write_model(model: onnx.ModelProto, info: ModelInfo, output: Path) -> None:
 def _preprocessing(
     options: ExportOptions, known: Preprocessing | None, classifier: Classifier, say: Say
 ) -> Preprocessing:
-    """The flags, else what the source knows, else ImageNet's, and then not silently."""
+    """From the flags, else from the source, else ImageNet's with a warning."""
     height, width = classifier.height, classifier.width
     base = known or replace(_IMAGENET, resize=round(min(height, width) * 256 / 224))
     if options.mean and options.std:

@@ -64,23 +64,23 @@ class Cuts:
         """Cuts that appear at `start` or later, and before `end`."""
         return [name for name in self.names if start <= self.place[name] < end]
 
-    def works(self, start: int, end: float) -> int:
-        """Number of weighty or normalizing nodes after `start` and before `end`."""
+    def count_heavy(self, start: int, end: float) -> int:
+        """Number of expensive or normalizing nodes after `start` and before `end`."""
         return sum(start < place < end for place in self.busy)
 
-    def counts(self, op: str, start: int, end: float) -> int:
+    def count(self, op: str, start: int, end: float) -> int:
         """Number of nodes of one type from `start` on, and before `end`."""
         nodes = self.graph.nodes
         return sum(nodes[place].op_type == op for place in range(start, int(min(end, len(nodes)))))
 
     def output_after(self, start: int, end: float) -> str | None:
-        """The first cut from `start` to `end`, or what activations alone make of it."""
+        """The first cut from `start` to `end`, after any activations that follow it."""
         names = self.between(start, end)
         if not names:
             return None
         last = names[0]
         for name in names[1:]:
-            quiet = self.works(self.place[last], self.place[name] + 1) == 0
+            quiet = self.count_heavy(self.place[last], self.place[name] + 1) == 0
             if not quiet or self.shapes[name] != self.shapes[names[0]]:
                 break
             last = name

@@ -37,7 +37,7 @@ _Norms = tuple[ExposedNorm, ...]
 
 @dataclass(frozen=True)
 class _Group:
-    """Norms that are to be one layer."""
+    """Norms that form one layer."""
 
     name: str
     norms: _Norms
@@ -119,12 +119,12 @@ def _key(pattern: re.Pattern[str], name: str) -> str:
 
 
 def _by_structure(norms: _Norms, cuts: Cuts) -> list[_Group]:
-    """Norms between two cuts belong together; halves of blocks, and blocks of a stage, join."""
+    """Norms between two cuts form a part; halves of blocks, and blocks of a stage, are joined."""
     parts = _between_cuts(norms, cuts)
     final = parts[-1] if len(parts) > 1 and _is_final(parts[-2], parts[-1], cuts) else ()
     body = parts[:-1] if final else parts
     attention = [
-        cuts.counts("Softmax", cuts.entry[part[0].output], _start(parts[index + 1 :], cuts)) > 0
+        cuts.count("Softmax", cuts.entry[part[0].output], _start(parts[index + 1 :], cuts)) > 0
         for index, part in enumerate(body)
     ]
     joined = _join_halves(body, attention) if any(attention) else _join_stages(body, cuts)
@@ -148,11 +148,11 @@ def _between_cuts(norms: _Norms, cuts: Cuts) -> list[_Norms]:
 
 
 def _is_final(before: _Norms, last: _Norms, cuts: Cuts) -> bool:
-    """A norm that reads the stream which the layer before it wrote, and feeds the head alone."""
+    """Whether `last` is a single norm between the last layer's output and the head."""
     entry = cuts.entry[last[0].output]
     stream = cuts.output_after(_end(before, cuts), entry)
-    reads_stream = stream is not None and cuts.works(cuts.place[stream], entry) == 0
-    return len(last) == 1 and reads_stream and cuts.works(_end(last, cuts), math.inf) <= 1
+    reads_stream = stream is not None and cuts.count_heavy(cuts.place[stream], entry) == 0
+    return len(last) == 1 and reads_stream and cuts.count_heavy(_end(last, cuts), math.inf) <= 1
 
 
 def _join_halves(parts: list[_Norms], attention: list[bool]) -> list[_Norms]:
@@ -186,7 +186,7 @@ def _common_path(names: list[str]) -> str:
 
 
 def _with_tensors(groups: list[_Group], cuts: Cuts) -> list[tuple[_Group, str]]:
-    """Each layer's output; a group that has none before the next one starts is part of that."""
+    """Each layer's output; a group without one before the next group starts is merged into it."""
     pairs: list[tuple[_Group, str]] = []
     waiting: _Norms = ()
     for index, group in enumerate(groups):
@@ -204,7 +204,7 @@ def _end(norms: _Norms, cuts: Cuts) -> int:
 
 
 def _start(parts: list[_Norms], cuts: Cuts) -> float:
-    """Where the first of these norms begins; infinity if there are none."""
+    """Place of the first node of these norms; infinity if there are none."""
     return min((cuts.entry[exposed.output] for part in parts for exposed in part), default=math.inf)
 
 

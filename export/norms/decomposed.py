@@ -70,7 +70,7 @@ def _centred(graph: Graph, shapes: Shapes, name: str, axes: list[int]) -> str | 
 
 
 def _twins(graph: Graph, shapes: Shapes, x: str | None, axes: list[int]) -> set[str]:
-    """All tensors x - mean(x): exporters may compute it once for the square and once more."""
+    """All tensors x - mean(x): some exporters compute the difference twice."""
     differences = [node.output[0] for node in graph.consumers.get(x or "", ())]
     return {name for name in differences if _centred(graph, shapes, name, axes) == x}
 

@@ -32,7 +32,7 @@ _PARAMETER = re.compile(r"[./](weight|gamma|scale|kernel)(:0)?$")
 
 @dataclass(frozen=True)
 class ExposedNorm:
-    """A norm whose affine is exposed, and where it stands in the rewritten graph."""
+    """A norm whose affine is exposed, and its place in the rewritten graph."""
 
     norm: Norm
     form: str
@@ -104,7 +104,7 @@ def expose_norms(
 
 
 def _forms(graph: Graph, shapes: Shapes) -> list[tuple[NodeProto, Form]]:
-    """All norms on the way from the image to the logits."""
+    """All norms between the image and the logits."""
     dependent = graph.image_dependent(IMAGE) & graph.reaching(graph.outputs)
     forms = []
     for node in graph.nodes:
@@ -117,7 +117,7 @@ def _forms(graph: Graph, shapes: Shapes) -> list[tuple[NodeProto, Form]]:
 
 
 def _kind(form: Form, shapes: Shapes) -> Kind | None:
-    """What the affine has to broadcast over; None if it cannot be one for each sample."""
+    """How the affine is laid out; None if samples cannot each have their own."""
     shape = shapes[form.output]
     if shape[0] != BATCH or shape[form.axis] != form.scale.size:
         return None
@@ -132,7 +132,7 @@ def _shape(form: Form, shapes: Shapes) -> str:
 
 
 def _entry(form: Form) -> str:
-    """The tensor that the norm reads; statistics folded into a Conv leave only `hat` of it."""
+    """The tensor that the norm reads: `hat`, where its statistics were folded into a Conv."""
     reads = [name for node in form.core for name in node.input]
     return form.input if form.input in reads or not form.core else form.hat
 
@@ -166,7 +166,7 @@ def _add_overridable(classifier: Classifier, name: str, values: Array) -> None:
 
 
 def _name(graph: Graph, node: NodeProto, form: Form) -> str:
-    """The module's path, from what the exporter left of it; empty if nothing."""
+    """The module's path as far as the exporter recorded it; empty if it did not."""
     scopes = {entry.key: entry.value for entry in node.metadata_props}
     if "pkg.torch.onnx.name_scopes" in scopes:
         path = _scoped_path(scopes["pkg.torch.onnx.name_scopes"])

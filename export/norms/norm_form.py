@@ -1,4 +1,4 @@
-"""What a matcher answers: a norm as found in the graph, and the reading that all matchers share."""
+"""The description of a norm that every matcher returns, and what matchers share."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from zotta_edge.graph.shapes import Shape, Shapes
 
 @dataclass(frozen=True)
 class Form:
-    """A norm as found: what it reads and writes, and new nodes that compute `hat`, if needed."""
+    """A norm in the source graph, and the new nodes that compute `hat`, if any are needed."""
 
     kind: str
     input: str
@@ -27,7 +27,7 @@ class Form:
     core: list[NodeProto] = field(default_factory=list)
 
 
-# Looks at one node, and answers if that is the heart of a norm.
+# Returns the norm that a node is the centre of, or None.
 Matcher = Callable[[Graph, Shapes, NodeProto], Form | None]
 
 
@@ -92,7 +92,7 @@ def find_affine(graph: Graph, shapes: Shapes, hat: str, hint: int) -> Affine | N
 
 
 def channel_axis(value: Array, shape: Shape, hint: int) -> int | None:
-    """The one axis along which a constant differs, if it is as long as that of the tensor."""
+    """The only axis along which a constant varies, if its length is the tensor's."""
     padded = (1,) * (len(shape) - value.ndim) + value.shape
     wide = [axis for axis, size in enumerate(padded) if size != 1]
     if not wide and shape[hint] == 1:
@@ -103,7 +103,7 @@ def channel_axis(value: Array, shape: Shape, hint: int) -> int | None:
 
 
 def origin(graph: Graph, name: str) -> str:
-    """`name` before casts to float32 and copies, which change nothing in an fp32 model."""
+    """The tensor behind casts to float32 and copies, which change nothing in an fp32 model."""
     while (node := graph.producer(name, "Identity", "Cast")) is not None:
         if node.op_type == "Cast" and attribute(node, "to") != TensorProto.FLOAT:
             break
@@ -112,7 +112,7 @@ def origin(graph: Graph, name: str) -> str:
 
 
 def reader(graph: Graph, name: str, *ops: str) -> NodeProto | None:
-    """The only reader of `name`, after such casts and copies."""
+    """The only reader of `name`, looking through such casts and copies."""
     while (node := graph.single_consumer(name, "Identity", "Cast")) is not None:
         name = node.output[0]
     return graph.single_consumer(name, *ops)

@@ -1,4 +1,4 @@
-"""Self-attention, found by what it computes, in whatever nodes an exporter wrote it."""
+"""Self-attention, recognized by what it computes rather than by its nodes."""
 
 from dataclasses import dataclass
 from itertools import permutations
@@ -31,7 +31,7 @@ class Attention:
 
 
 def find_attentions(graph: Graph, shapes: Shapes) -> list[Attention]:
-    """Every attention of a transformer without masks, biases of position or norms inside."""
+    """Every attention of a transformer without masks, position biases or inner norms."""
     candidates = [
         orders
         for node in graph.nodes
@@ -110,7 +110,7 @@ def _joined(graph: Graph, projections: tuple[NodeProto, ...]) -> tuple[Floats, F
 
 
 def _path(graph: Graph, softmax: NodeProto) -> list[str]:
-    """Tensors from the only reader to the only reader, until a projection reads; else nothing."""
+    """The chain of single readers from the Softmax to the next projection; empty if it forks."""
     path = [str(softmax.output[0])]
     for _ in range(_STEPS):
         readers = graph.consumers.get(path[-1], [])

@@ -33,7 +33,7 @@ _OPSET, _IR_VERSION = 19, 9  # the first that know float8
 def quantize_fp8(
     model: onnx.ModelProto, images: Floats | None = None
 ) -> tuple[onnx.ModelProto, str]:
-    """The adaptable fp32 model in E4M3, and a line that says how.
+    """The adaptable fp32 model in E4M3, and a one-line description of the recipe.
 
     Rounded are the weights and the input activations of every MatMul, Gemm and Conv that has
     weights. The image is left alone (its 8 bits do not fit E4M3's 4), and so are products of two
@@ -58,7 +58,7 @@ def quantize_fp8(
 
 
 def _activations(graph: Graph, weighted: list[Weighted]) -> list[str]:
-    """What weighted nodes read, once each, without what comes straight from the image."""
+    """Inputs of weighted nodes, each once, except those computed from the image alone."""
     inputs = (item.node.input[0] for item in weighted if not reads_image(graph, item))
     return list(dict.fromkeys(inputs))
 
@@ -111,7 +111,7 @@ def _activation_scales(
 
 
 def _noise(model: onnx.ModelProto) -> Floats:
-    """Stands in for images: normalised pixels spread as much, and the headroom does the rest."""
+    """Used without images: as spread out as normalised pixels, and the headroom covers the rest."""
     image = next(value for value in model.graph.input if value.name == IMAGE)
     shape = [axis.dim_value for axis in image.type.tensor_type.shape.dim][1:]
     return np.random.default_rng(0).standard_normal((_SAMPLES, *shape), dtype=np.float32)

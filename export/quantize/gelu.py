@@ -1,4 +1,4 @@
-"""GELU, found by what it computes: as one node, or spelled out with Erf."""
+"""GELU, as a single node or spelled out with Erf."""
 
 import math
 

@@ -47,7 +47,7 @@ _CONTRIB = "com.microsoft"
 def quantize_int8(
     model: onnx.ModelProto, target: Target, shapes: Shapes
 ) -> tuple[onnx.ModelProto, str]:
-    """The adaptable fp32 model with 8-bit weights and integer products, and a line that says how.
+    """The adaptable fp32 model with 8-bit weights and integer products, and a description.
 
     `shapes` are those of its tensors, which attention is recognized by.
 
@@ -109,7 +109,7 @@ def _attend(graph: Graph, attention: Attention, largest: int) -> list[NodeProto]
 
 
 def _quantize_input(graph: Graph, x: str) -> list[NodeProto]:
-    """x_q, its scale and zero point, from the smallest and largest value of this very batch."""
+    """x_q, its scale and zero point, from the smallest and largest value of the batch."""
     if f"{x}.q" in graph.producers:
         return []
     return [helper.make_node("DynamicQuantizeLinear", [x], [f"{x}.q", f"{x}.s", f"{x}.z"])]
@@ -150,7 +150,7 @@ def _add_bias(node: NodeProto, last: NodeProto) -> list[NodeProto]:
 
 
 def _is_dense(graph: Graph, item: Weighted) -> bool:
-    """A convolution over space and all channels, which is where integers pay."""
+    """A convolution over space and all channels: the kind that integers make faster."""
     bias = item.node.input[2:]
     return (
         item.node.op_type == "Conv"

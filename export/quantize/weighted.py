@@ -1,4 +1,4 @@
-"""Nodes that multiply activations with constant weights: what quantization is about."""
+"""Nodes that multiply activations with constant weights, which are what is quantized."""
 
 from dataclasses import dataclass
 
@@ -34,7 +34,7 @@ class Weighted:
 
 
 def copy_of(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy without what exporters leave for debugging, which may outweigh 8-bit weights."""
+    """A copy without debugging notes of exporters, which may be larger than 8-bit weights."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     for node in copy.graph.node:
@@ -44,7 +44,7 @@ def copy_of(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def find_weighted(graph: Graph) -> list[Weighted]:
-    """Every MatMul, Gemm and Conv whose second input is a constant of some size."""
+    """Every MatMul, Gemm and Conv with enough constant weights."""
     inputs = graph.inputs  # affines may change: no weights
     weighted = []
     for node in graph.nodes:
@@ -57,7 +57,7 @@ def find_weighted(graph: Graph) -> list[Weighted]:
 
 
 def reads_image(graph: Graph, item: Weighted) -> bool:
-    """Whether no product or convolution comes before it, however small."""
+    """Whether it is the first product or convolution on its path."""
     before = graph.reaching([item.node.input[0]])
     return not any(
         node.op_type in ("MatMul", "Gemm", "Conv") and node.output[0] in before

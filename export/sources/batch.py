@@ -1,4 +1,4 @@
-"""Free a batch size that the exporter wrote into the graph."""
+"""Makes a batch size variable that the exporter wrote into the graph."""
 
 import math
 
@@ -18,7 +18,7 @@ _TOLERANCE = 1e-3  # relative; a batch that mixes its samples is off by far more
 
 
 def free_batch(graph: Graph, image: Shape) -> None:
-    """Make the first axis of `image` free; a graph in which that is impossible is an error."""
+    """Make the first axis of `image` variable, or raise an error if the graph does not allow it."""
     model = graph.model
     dimension = model.graph.input[0].type.tensor_type.shape.dim[0]
     fixed = dimension.dim_value
@@ -72,7 +72,7 @@ def _rewrite(graph: Graph, shapes: Shapes) -> None:
 
 
 def _batch_places(graph: Graph, shapes: Shapes, dependent: set[str]) -> dict[str, int]:
-    """How many elements stand before the batch in each tensor's shape.
+    """Product of the axes before the batch, for each tensor.
 
     Attention may move the batch behind the tokens and join it with them: [token * batch, channel].
     """
@@ -104,7 +104,7 @@ def _axis(place: int, shape: Shape) -> int:
 
 
 def _free_reshape(graph: Graph, node: NodeProto, shape: Shape, place: int) -> None:
-    """The axis that holds the batch takes what the other, now explicit, axes leave."""
+    """The batch axis becomes -1, all others explicit."""
     target = list(shape)
     target[0 if len(shape) == 2 else _axis(place, shape)] = -1
     shape_name = graph.add_constant(f"{node.output[0]}.shape", np.array(target, np.int64))

@@ -1,4 +1,4 @@
-"""Bring any fp32 classifier to one form: `image` [batch, ...] in, `logits` [batch, classes] out."""
+"""The standard form of a classifier: `image` [batch, ...] in, `logits` [batch, classes] out."""
 
 import re
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ _RESHAPING = ("Identity", "Flatten", "Reshape", "Squeeze", "Cast")
 
 @dataclass(frozen=True, eq=False)
 class Classifier:
-    """A classifier in the one form, and what its graph says about input and output."""
+    """A classifier in the standard form, with its index and shapes."""
 
     graph: Graph = field(repr=False)
     layout: Literal["NCHW", "NHWC"]
@@ -151,7 +151,7 @@ def _only_output(model: onnx.ModelProto) -> str:
 def _declare_image(
     model: onnx.ModelProto, size: tuple[int, int] | None
 ) -> tuple[Literal["NCHW", "NHWC"], Shape]:
-    """Layout and shape of one image; the declared shape becomes that, with a free batch."""
+    """Layout and shape of one image, which are declared on the input with a free batch."""
     image = _image(model)
     tensor = image.type.tensor_type
     dims = [dim.dim_value for dim in tensor.shape.dim]  # 0: left open
@@ -186,14 +186,14 @@ def _set_shape(value: onnx.ValueInfoProto, shape: list[int | str]) -> None:
 
 
 def _make_room(graph: Graph) -> None:
-    """Rename tensors of the source that have the names of outputs to come."""
+    """Rename source tensors whose names are needed for new outputs."""
     for name in graph.names():
         if _OUTPUTS.fullmatch(name):
             graph.rename(name, free_name(f"{name}.source", graph.names()))
 
 
 def _cut_softmax(graph: Graph) -> None:
-    """Leave out a final Softmax, also one that is followed by a change of shape alone."""
+    """Remove a final Softmax, also one that only reshaping follows."""
     name, last = LOGITS, None
     while (node := graph.producer(name, *_RESHAPING, "Softmax", "LogSoftmax")) is not None:
         if node.op_type not in _RESHAPING:

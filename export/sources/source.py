@@ -1,4 +1,4 @@
-"""What the user names as SOURCE, as an fp32 ONNX model."""
+"""Reads or builds SOURCE as an fp32 ONNX model."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ _TIMM = "timm:"
 
 @dataclass(frozen=True)
 class Source:
-    """An fp32 classifier, and what its origin knows about it."""
+    """An fp32 classifier, with the preprocessing its origin prescribes."""
 
     model: onnx.ModelProto
     name: str
@@ -78,7 +78,7 @@ def load_source(
 
 
 def read_onnx(path: Path) -> onnx.ModelProto:
-    """Read a model that stands in one file; say what is wrong with anything else."""
+    """Read a model that is complete in one file; refuse anything else with the reason."""
     if path.is_dir():
         raise ZottaError(f"{path} is a folder: name the .onnx file in it")
     try:
@@ -104,7 +104,7 @@ def _check(model: onnx.ModelProto, path: Path) -> None:
             "file with onnx.save(onnx.load(PATH), NEW_PATH)"
         )
     if not all(isinstance(name, str) for name in _names(model.graph)):  # bytes: no UTF-8
-        raise ZottaError(f"{path} is damaged: it has a name that is no text")
+        raise ZottaError(f"{path} is damaged: a name in it is not valid text")
     # Not onnx.checker: it refuses operators that only ONNX Runtime knows, such as
     # SimplifiedLayerNormalization.
     open_session(path, threads=1, optimize=False)

@@ -2,7 +2,6 @@
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
@@ -32,20 +31,6 @@ def graph() -> Graph:
     opsets = [helper.make_opsetid("", 17)]
     content = helper.make_graph(chain(), "chain", [image], [output], weights)
     return Graph(helper.make_model(content, opset_imports=opsets, ir_version=8))
-
-
-@pytest.fixture
-def sessions(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Every session that is opened."""
-    opened: list[object] = []
-    start = ort.InferenceSession.__init__
-
-    def counted(self: object, *arguments: object, **options: object) -> None:
-        opened.append(self)
-        start(self, *arguments, **options)
-
-    monkeypatch.setattr(ort.InferenceSession, "__init__", counted)
-    return opened
 
 
 def test_live_nodes_include_those_a_branch_captures() -> None:

@@ -1,4 +1,4 @@
-"""Values that a graph holds or computes from such alone."""
+"""Constants: values stored in a graph, and nodes that compute with them alone."""
 
 from collections.abc import Mapping
 from typing import Any, cast

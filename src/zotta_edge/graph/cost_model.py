@@ -1,4 +1,4 @@
-"""What a node costs, from the shapes it sees: multiplications, and memory it has to touch."""
+"""The cost of a node, estimated from shapes: multiplications and memory traffic."""
 
 from collections.abc import Mapping, Sequence
 from math import prod

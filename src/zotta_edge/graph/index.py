@@ -1,4 +1,4 @@
-"""A graph by producers and consumers of its tensors, kept true while it is edited."""
+"""A graph indexed by producers and consumers of its tensors, and edited through that index."""
 
 from collections import defaultdict
 from collections.abc import Container, Iterable, Sequence
@@ -122,7 +122,7 @@ class Graph:
         return self.inputs | set(self._initializers) | set(self.producers)
 
     def rename(self, old: str, new: str) -> None:
-        """Give tensor `old` the name `new`; a tensor that already has it makes room."""
+        """Give tensor `old` the name `new`; a tensor that already has it is renamed."""
         if old == new:
             return
         if new in self.names():

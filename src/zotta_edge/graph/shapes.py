@@ -1,4 +1,4 @@
-"""Shapes of all tensors of a graph, as real runs show them.
+"""Shapes of all tensors of a graph, measured by running it.
 
 A run also covers operators that onnx's shape inference does not know, and two batch sizes tell
 which axes follow the batch.
@@ -22,7 +22,7 @@ _SHAPE_OF = "zotta.shape:"  # prefix of the outputs that tell a tensor's shape
 
 
 class ShapeProbe:
-    """A session that answers with shapes alone: the tensors themselves may be gigabytes.
+    """A session that returns only shapes: the tensors themselves may be gigabytes.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class ShapeProbe:
         self._types = {tensor.name: tensor.type for tensor in self.session.get_outputs()}
 
     def run(self, image: str, axes: Shape, batch: int) -> dict[str, Shape]:
-        """Shapes for so many random images; `axes` are those of one."""
+        """Shapes for a batch of random images; `axes` is the shape of one image."""
         images = np.random.default_rng(0).standard_normal((batch, *axes), dtype=np.float32)
         try:
             shapes = self.session.run([_SHAPE_OF + name for name in self.names], {image: images})

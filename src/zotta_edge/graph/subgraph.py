@@ -1,4 +1,4 @@
-"""Parts of a graph: the nodes that some tensors depend on, as models of their own."""
+"""Subgraphs: the nodes that some tensors depend on, as separate models."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ _MOST_NODES = 200  # a larger part is no single function
 
 
 def parse(content: bytes, path: str) -> ModelProto:
-    """The model in a file's content; `path` is for the error of one that is damaged."""
+    """Parse a file's content; `path` is for the message if it is damaged."""
     if has_external_data(content):
         raise ZottaError(f"{path} keeps its weights in other files: export it into a single file")
     try:
@@ -33,7 +33,7 @@ def parse(content: bytes, path: str) -> ModelProto:
 def live(
     nodes: Sequence[NodeProto], outputs: Iterable[str], given: Collection[str] = ()
 ) -> list[NodeProto]:
-    """The nodes that `outputs` depend on, not looking behind the tensors `given`.
+    """The nodes that `outputs` depend on, given the tensors `given`.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def build(
     declared: Mapping[str, ValueInfoProto] = MappingProxyType({}),
     constant: Sequence[NodeProto] = (),
 ) -> ModelProto:
-    """A model of some of the nodes of another.
+    """A model made of some nodes of another.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ def build(
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """A part of a graph to run alone, to learn what it computes however it is written."""
+    """A part of a graph that is run alone to find out what it computes."""
 
     feeds: Mapping[str, Array]
     output: str
