@@ -45,7 +45,7 @@ def test_any_sequence_of_edits(net: str) -> None:
     for step in range(60):
         node = random_node(graph, rng)
         y = node.output[0]
-        match rng.integers(4):
+        match rng.integers(5):
             case 0:
                 inner = NodeProto()
                 inner.CopyFrom(node)
@@ -56,6 +56,9 @@ def test_any_sequence_of_edits(net: str) -> None:
                 graph.insert_before(node, [copy])
                 graph.set_input(node, 0, f"{y}.in{step}")
             case 2:
+                graph.reroute(y, f"{y}.way{step}")
+                graph.insert_after(y, [helper.make_node("Identity", [y], [f"{y}.way{step}"])])
+            case 3:
                 graph.rename(y, f"{y}.named{step}")
             case _:
                 name = f"extra{step}"
@@ -129,3 +132,11 @@ def test_what_lies_behind_a_boundary_is_not_reached() -> None:
     )
     assert graph.reaching(["z"]) == {"z", "a", "b", "x"}
     assert graph.reaching(["z"], within={"z", "b", "x"}) == {"z", "b"}
+
+
+def test_what_comes_after_an_input_comes_first() -> None:
+    graph = tiny(helper.make_node("Neg", ["x"], ["y"]), helper.make_node("Add", ["x", "y"], ["z"]))
+    graph.reroute("x", "x.new")
+    graph.insert_after("x", [helper.make_node("Abs", ["x"], ["x.new"])])
+    assert [list(node.input) for node in graph.nodes] == [["x"], ["x.new"], ["x.new", "y"]]
+    assert [node.op_type for node in graph.consumers["x"]] == ["Abs"]

@@ -130,14 +130,11 @@ class Graph:
         graph = self.model.graph
         for value in [*graph.input, *graph.output, *graph.initializer]:
             value.name = new if value.name == old else value.name
-        producer, readers = self.producers.get(old), self.consumers.pop(old, [])
+        producer = self.producers.pop(old, None)
         if producer is not None:
-            del self.producers[old]
             producer.output[list(producer.output).index(old)] = new
             self.producers[new] = producer
-        for node in readers:
-            rename_reads(node, old, new)
-        self.consumers[new] += readers
+        self.reroute(old, new)
         self._initializers = {tensor.name: tensor for tensor in graph.initializer}
         self._values = {}
 
@@ -164,6 +161,21 @@ class Graph:
         self.nodes[place:place] = new
         for added in new:
             self._add(added)
+
+    def insert_after(self, name: str, new: Sequence[NodeProto]) -> None:
+        """Put the nodes `new` right behind the one that makes `name`; first, if none does."""
+        maker = self.producers.get(name)
+        place = 0 if maker is None else self._place(maker) + 1
+        self.nodes[place:place] = new
+        for added in new:
+            self._add(added)
+
+    def reroute(self, old: str, new: str) -> None:
+        """Let all nodes that read `old` read `new` instead."""
+        readers = self.consumers.pop(old, [])
+        for node in readers:
+            rename_reads(node, old, new)
+        self.consumers[new] += readers
 
     def append(self, node: NodeProto) -> None:
         """Put a node at the end."""
