@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # needs the onnx package, which a start from the cache does n
 FOLDER = ".zotta-cache"
 KEPT = 6  # cuts of one model's name, the most recently used
 _ABANDONED = 3600.0  # seconds after which a temporary file has no writer any more
-_REVISION = 1  # of what a cut holds: raise it when `cut` or `work` changes
+_REVISION = 1  # of what a cut holds: raise it when `cut` or the cost model changes
 _KEY = 24  # hexadecimal digits of a fingerprint
 
 log = logging.getLogger(__name__)
