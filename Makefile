@@ -2,13 +2,15 @@
 PYTHON ?= python3
 PIP = -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
+WORKERS ?= 2  # processes that run the tests
+
 .PHONY: run test lint clean
 
 run: .venv-run/ready  ## adapt the embedded model to a corrupted stream (device dependencies only)
 	.venv-run/bin/zotta-edge adapt
 
 test: .venv-test/ready lint  ## linters, types and every test
-	.venv-test/bin/pytest
+	.venv-test/bin/pytest -n $(WORKERS)
 
 lint: .venv-test/ready
 	.venv-test/bin/ruff check .
@@ -24,9 +26,12 @@ SOURCES = $(shell git ls-files export runtime calibration models src) pyproject.
 	.venv-run/bin/python $(PIP) .
 	touch $@
 
+# imagecorruptions comes without its dependencies: opencv-python, among them, would overwrite the
+# headless OpenCV that is shipped. Later installs would warn of its absence.
 .venv-test/ready: $(SOURCES)
 	$(PYTHON) -m venv .venv-test
-	.venv-test/bin/python $(PIP) '.[export,serve,bench,dev]'
+	.venv-test/bin/python $(PIP) --no-warn-conflicts '.[calibrate,export,serve,bench,dev]'
+	.venv-test/bin/python $(PIP) --no-deps imagecorruptions
 	touch $@
 
 clean:

@@ -19,14 +19,15 @@ from zotta_edge.bench.data.datasets import open_dataset
 from zotta_edge.bench.report.results import Summary
 from zotta_edge.bench.report.tables import spread, times
 from zotta_edge.bench.run.conditions import Model, Request
-from zotta_edge.bench.run.session import Execution, bench
 from zotta_edge.bench.run.variants import Variant, parse_variants
+from zotta_edge.bench.session import Execution, bench
 from zotta_edge.calibration.calibrate import Settings, calibrate, store
 from zotta_edge.calibration.selection import Choice
 from zotta_edge.corruptions import CORRUPTIONS
 from zotta_edge.errors import ZottaError
 from zotta_edge.export.quantize.target import describe_machine
 from zotta_edge.files import replacing
+from zotta_edge.runtime.io.classes import Classes
 
 PAIRS = (1, 2, 5, 14)
 ALIGNMENT = (0.1, 0.2, 0.4, 0.5, 1, 2, 5)  # lambda2
@@ -112,7 +113,7 @@ def _label(one: Summary, shows: str) -> str:
 def main() -> None:
     args = _arguments()
     model = Model.open(args.model)
-    data = open_dataset(args.data, model.info.classes, args.labels)
+    data = open_dataset(args.data, Classes.of(model.info), args.labels)
     data.name = Path(args.data).name
     request = Request(
         models=(model,),

@@ -23,12 +23,12 @@ from zotta_edge.corruptions import corrupt_batch
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import Floats
 from zotta_edge.runtime.engine.engine import Engine
-from zotta_edge.runtime.engine.forward import Batch
 from zotta_edge.runtime.io.preprocessing import prepare
 from zotta_edge.runtime.io.sources import batches, open_source
 from zotta_edge.runtime.settings import Settings
 from zotta_edge.runtime.watch.statistics import Doubles, Queue, Source, pooled
 from zotta_edge.runtime.zeroth.estimator import PerSample, SharedDirections
+from zotta_edge.runtime.zeroth.forward import Batch
 from zotta_edge.runtime.zeroth.objective import EntropyAndAlignment
 from zotta_edge.runtime.zeroth.parameters import Parameters
 

@@ -18,6 +18,7 @@ import numpy as np
 from zotta_edge.export.quantize.target import describe_machine
 from zotta_edge.format import IMAGE, LOGITS, Floats
 from zotta_edge.runtime.engine.model_info import session_info
+from zotta_edge.runtime.io.classes import Classes
 from zotta_edge.runtime.io.preprocessing import prepare
 from zotta_edge.runtime.io.sources import batches, open_source
 from zotta_edge.sessions import open_session
@@ -28,13 +29,14 @@ BATCHES = (1, 16, 64)
 def main() -> None:
     args = _arguments()
     sessions = {path: open_session(path) for path in args.models}
-    pixels = session_info(sessions[args.models[0]], args.models[0]).preprocessing
+    info = session_info(sessions[args.models[0]], args.models[0])
+    pixels = info.preprocessing
     rows: dict[Path, dict[str, Any]] = {
         path: {"file": path.name, "bytes": path.stat().st_size} for path in args.models
     }
     correct, count = dict.fromkeys(args.models, 0), 0
     source = open_source(args.data, limit=args.images)
-    labels = source.labels(args.labels)
+    labels = source.labels(args.labels, Classes.of(info))
     for batch in batches(source, 50):
         images = prepare([sample.image for sample in batch], pixels)
         truth = np.array([labels[sample.name] for sample in batch])

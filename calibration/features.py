@@ -15,6 +15,7 @@ import numpy as np
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import IMAGE, Floats, Kind, ModelInfo
 from zotta_edge.sessions import open_session
+from zotta_edge.tensor_layouts import LAYOUTS
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -53,9 +54,8 @@ def by_layer(
 
 def at_positions(tensors: Sequence[Floats], kind: Kind) -> Iterator[Floats]:
     """The feature vectors of all samples at each position, in chunks of [position, sample, C]."""
-    if kind == "map":
-        tensors = [np.moveaxis(tensor, 1, -1) for tensor in tensors]
-    where = list(range(tensors[0].shape[1])) if kind == "tokens" else _grid(tensors[0].shape[1:-1])
+    tensors = [np.moveaxis(tensor, LAYOUTS[kind].channel_axis, -1) for tensor in tensors]
+    where = _grid(tensors[0].shape[1:-1])
     flat = [tensor.reshape(len(tensor), -1, tensor.shape[-1]) for tensor in tensors]
     for start in range(0, len(where), CHUNK):
         vectors = np.concatenate([tensor[:, where[start : start + CHUNK]] for tensor in flat])
@@ -63,9 +63,12 @@ def at_positions(tensors: Sequence[Floats], kind: Kind) -> Iterator[Floats]:
 
 
 def _grid(sizes: Sequence[int]) -> list[int]:
-    """Flat indices of a map [height, width] on the grid; a vector [] has a single position."""
-    if not sizes:
-        return [0]
+    """Flat indices on the grid of a map [height, width], and of all tokens [count].
+
+    A vector [] has a single position.
+    """
+    if len(sizes) < 2:
+        return list(range(sizes[0])) if sizes else [0]
     height, width = sizes
     return [row * width + column for row in _spread(height) for column in _spread(width)]
 

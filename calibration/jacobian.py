@@ -55,7 +55,6 @@ def measure(
     shifts = int(parameters.shifts.sum())
     channels = sum(layer.channels for layer in engine.info.layers[min(engine.chosen) :])
     so_far = start or Jacobian(np.zeros((channels, shifts), np.float32), 0)
-    progress(so_far.sweeps * shifts)
     for sweep, images in enumerate(groups[so_far.sweeps :], so_far.sweeps):
         basis = orthogonal(shifts, np.random.default_rng([seed, sweep]))
         total = so_far.sum + _sweep(engine, parameters, images, basis, size, progress)

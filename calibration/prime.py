@@ -2,9 +2,9 @@
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +26,8 @@ PERTURBATION = 0.03  # c: below 0.02 an INT8 model's rounding shows, at 0.04 fp3
 SEVERITY = 5  # of the noise on every other sweep: J must hold where the stream is, too
 SWEEPS = 8  # through all directions, a group of images each
 SHARE = 0.14  # of the file's size, at most
-_BYTES = 4 / 3  # one in base64
+OVERSAMPLED, ITERATIONS = 10, 4  # of the thin SVD: directions beyond the rank, rounds
+_BYTES = 4 / 3  # a byte in base64
 
 
 def prime(report: Report, source: Source, settings: Settings, sweeps: int = SWEEPS) -> Report:
@@ -41,20 +42,8 @@ def prime(report: Report, source: Source, settings: Settings, sweeps: int = SWEE
     groups = _groups(source, info, settings, sweeps)
     engine = Engine.open(report.model, chosen=chosen, threads=settings.threads)
     Head.open(engine).weights()  # refuses, before the work, what the method would refuse after it
-    shifts = sum(info.layers[index].parameters for index in chosen) // 2
-    with (
-        _kept(report, groups, settings) as (start, keep),
-        Progress("priming", shifts * sweeps) as progress,
-    ):
-        jacobian = measure(
-            engine,
-            groups,
-            PERTURBATION,
-            settings.seed,
-            start=start,
-            finished=keep,
-            progress=progress.advance,
-        )
+    with _kept(report, groups, settings) as kept:
+        jacobian = _measured(engine, groups, settings.seed, kept)
     left, right, energy = thin(jacobian.mean, _rank(report.model, jacobian.mean))
     done = Prime(
         features=left,
@@ -69,14 +58,45 @@ def prime(report: Report, source: Source, settings: Settings, sweeps: int = SWEE
     return replace(report, info=replace(info, prime=done))
 
 
+def _measured(engine: Engine, groups: list[Floats], seed: int, kept: "_Kept") -> Jacobian:
+    """J over all groups, but for the sweeps that an earlier run has done."""
+    layers = engine.info.layers
+    shifts = sum(layers[index].parameters for index in engine.chosen) // 2
+    hint = "(can be interrupted: the same command goes on)"
+    start = kept.load()
+    with Progress("priming", shifts * len(groups), hint) as progress:
+        progress.skip(shifts * kept.sweeps)
+        return measure(
+            engine,
+            groups,
+            PERTURBATION,
+            seed,
+            start=start,
+            finished=kept.keep,
+            progress=progress.advance,
+        )
+
+
 def thin(jacobian: Floats, rank: int) -> tuple[Floats, Floats, float]:
     """J = left right^T by its largest singular values, and the share of |J|^2 they keep."""
-    from sklearn.utils.extmath import randomized_svd
-
-    u, s, vt = randomized_svd(jacobian, rank, n_iter=4, random_state=0)
+    u, s, vt = _largest(jacobian, rank)
     half = np.sqrt(s)
     energy = float(np.square(s).sum() / np.square(jacobian).sum())
     return (u * half).astype(np.float32), (vt.T * half).astype(np.float32), round(energy, 4)
+
+
+def _largest(matrix: Floats, rank: int) -> tuple[Floats, Floats, Floats]:
+    """The `rank` largest singular values, by subspace iteration (Halko et al., arXiv 0909.4061).
+
+    A few more directions than asked for, drawn at random and multiplied by M M^T, soon span what
+    the largest singular vectors span; the SVD is then one of a thin matrix.
+    """
+    draw = np.random.default_rng(0).standard_normal((matrix.shape[1], rank + OVERSAMPLED))
+    basis = np.linalg.qr(matrix @ draw.astype(matrix.dtype)).Q
+    for _ in range(ITERATIONS):
+        basis = np.linalg.qr(matrix @ np.linalg.qr(matrix.T @ basis).Q).Q
+    u, s, vt = np.linalg.svd(basis.T @ matrix, full_matrices=False)
+    return (basis @ u)[:, :rank], s[:rank], vt[:rank]
 
 
 def _rank(model: Path, jacobian: Floats) -> int:
@@ -92,7 +112,7 @@ def _mirrored(engine: Engine, groups: list[Floats]) -> float:
     same = 0
     for images in groups:
         both = (images, mirrored(images, engine.info.preprocessing))
-        seen, other = (engine.cone(engine.stem(side), {}).logits.argmax(axis=1) for side in both)
+        seen, other = (engine.cone(engine.stem(batch), {}).logits.argmax(axis=1) for batch in both)
         same += int((seen == other).sum())
     return round(same / sum(map(len, groups)), 4)
 
@@ -112,24 +132,47 @@ def _groups(source: Source, info: ModelInfo, settings: Settings, sweeps: int) ->
     return groups
 
 
+@dataclass
+class _Kept:
+    """Finished sweeps on disk, until all are done."""
+
+    path: Path
+    sweeps: int = 0
+
+    def load(self) -> Jacobian | None:
+        with suppress(OSError, ValueError, KeyError, EOFError), np.load(self.path) as stored:
+            start = Jacobian(stored["sum"], int(stored["sweeps"]))
+            self.sweeps = start.sweeps
+            return start
+        return None
+
+    def keep(self, so_far: Jacobian) -> None:
+        # A folder that cannot be written to only costs the resuming.
+        with suppress(ZottaError), replacing(self.path) as part, part.open("wb") as stream:
+            np.savez(stream, sum=so_far.sum, sweeps=so_far.sweeps)
+            self.sweeps = so_far.sweeps
+
+    def after_interrupt(self, sweeps: int) -> str:
+        """What is left of the work, for whoever stopped it."""
+        if not self.sweeps:
+            return f"none of the {sweeps} sweeps was finished, so nothing is kept of the priming"
+        return (
+            f"{self.sweeps} of {sweeps} sweeps are kept in {self.path}: the same command goes on "
+            "from there"
+        )
+
+
 @contextmanager
-def _kept(
-    report: Report, groups: list[Floats], settings: Settings
-) -> Iterator[tuple[Jacobian | None, Callable[[Jacobian], None]]]:
-    """Finished sweeps on disk, until all are done: named by all that they depend on."""
+def _kept(report: Report, groups: list[Floats], settings: Settings) -> Iterator[_Kept]:
+    """Finished sweeps, in a file that is named by all that they depend on."""
     key = hashlib.sha256(sha256(report.model).encode())
     key.update(repr((report.calibration.chosen, PERTURBATION, settings.seed)).encode())
     for group in groups:
         key.update(group.tobytes())
     path = report.model.with_name(f".{report.model.stem}.{key.hexdigest()[:16]}.priming.npz")
-    start = None
-    with suppress(OSError, ValueError, KeyError, EOFError), np.load(path) as kept:
-        start = Jacobian(kept["sum"], int(kept["sweeps"]))
-
-    def keep(so_far: Jacobian) -> None:
-        # A folder that cannot be written to only costs the resuming.
-        with suppress(ZottaError), replacing(path) as temporary, temporary.open("wb") as stream:
-            np.savez(stream, sum=so_far.sum, sweeps=so_far.sweeps)
-
-    yield start, keep
+    kept = _Kept(path)
+    try:
+        yield kept
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(kept.after_interrupt(len(groups))) from None
     path.unlink(missing_ok=True)

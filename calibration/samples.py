@@ -1,11 +1,9 @@
 """The few images that calibration looks at: drawn, decoded, cropped, and checked for sense."""
 
-import csv
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,11 +11,10 @@ from numpy.typing import NDArray
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import Floats, Preprocessing
 from zotta_edge.progress import Progress
-from zotta_edge.runtime.io.arrays import load_images
-from zotta_edge.runtime.io.images import Image, list_images, read_image
+from zotta_edge.runtime.io.images import Image
+from zotta_edge.runtime.io.layouts import ImageSet, open_images
 from zotta_edge.runtime.io.preprocessing import fit, prepare
 
-LABELS = "labels.csv"  # where a folder has one, it says which classes its images are of
 MIN_SAMPLES = 8  # the paper still gains with 8 source images; sigma of fewer says little
 
 Source = str | Path | NDArray[np.uint8] | Sequence[NDArray[np.uint8]]
@@ -47,15 +44,6 @@ class Samples:
         return prepare(self.images, p)
 
 
-@dataclass(frozen=True)
-class _Entry:
-    image: Path | NDArray[Any]
-    label: str | None = None
-
-    def read(self) -> NDArray[Any]:
-        return read_image(self.image) if isinstance(self.image, Path) else self.image
-
-
 def read_samples(
     where: Source, p: Preprocessing, count: int, seed: int, *, strict: bool = False
 ) -> Samples:
@@ -64,32 +52,45 @@ def read_samples(
     A CSV is taken in its own order, from the top; anything else is drawn at random. An image that
     cannot be read is skipped for another one; with `strict` it is an error.
     """
-    entries = _entries(where, p)
-    if not _is_csv(where):
-        order = np.random.default_rng(seed).permutation(len(entries))
-        entries = [entries[index] for index in order]
-    images: list[Image] = []
-    labels, skipped = set[str](), list[str]()
-    with Progress(f"reading {_name(where)}", min(count, len(entries))) as progress:
-        for entry in entries:
-            if len(images) == count:
-                break
-            try:
-                images.append(fit(entry.read(), p))
-            except ZottaError as error:
-                if strict:
-                    raise
-                skipped.append(str(error))
-            else:
-                labels |= {entry.label} if entry.label else set()
-                progress.advance()
+    available = _available(where, p)
+    drawn = np.random.default_rng(seed).permutation(len(available))
+    order = range(len(available)) if _is_csv(where) else drawn.tolist()
+    skipped: list[str] = []
+    images = _read(available, order, count, p, None if strict else skipped.append)
     if len(images) < MIN_SAMPLES:
         lost = f" ({len(skipped)} could not be read, the first: {skipped[0]})" if skipped else ""
         raise ZottaError(
-            f"{_name(where)} has {len(images)} usable images{lost}: "
+            f"{available.name} has {len(images)} usable images{lost}: "
             f"calibration needs at least {MIN_SAMPLES}, better 64"
         )
-    return Samples(np.stack(images), frozenset(labels), tuple(skipped))
+    labels = available.written.labels if available.written else {}
+    names = [available.names[index] for index in images]
+    classes = frozenset(str(labels[name]) for name in names if name in labels)
+    return Samples(np.stack(list(images.values())), classes, tuple(skipped))
+
+
+def _read(
+    available: ImageSet,
+    order: Sequence[int],
+    count: int,
+    p: Preprocessing,
+    on_bad: Callable[[str], None] | None,
+) -> dict[int, Image]:
+    """The first `count` images that can be read, by index; without `on_bad` all must be."""
+    images: dict[int, Image] = {}
+    with Progress(f"reading {available.name}", min(count, len(order))) as progress:
+        for index in order:
+            if len(images) == count:
+                break
+            try:
+                images[index] = fit(available.read(index), p)
+            except ZottaError as error:
+                if on_bad is None:
+                    raise
+                on_bad(str(error))
+            else:
+                progress.advance()
+    return images
 
 
 def check_drifted(source: Samples, drifted: Samples, where: Source) -> None:
@@ -114,56 +115,26 @@ def check_drifted(source: Samples, drifted: Samples, where: Source) -> None:
         )
 
 
-def _entries(where: Source, p: Preprocessing) -> list[_Entry]:
+def _available(where: Source, p: Preprocessing) -> ImageSet:
     if not isinstance(where, str | Path):
-        return [_Entry(image) for image in where]
-    path = Path(where).expanduser()
-    if path.suffix in (".npz", ".npy"):
-        return _from_array(path, p)
-    if _is_csv(path):
-        return _from_csv(path)
-    listed = path / LABELS
-    labels = {entry.image: entry.label for entry in _from_csv(listed)} if listed.is_file() else {}
-    return [
-        _Entry(image, labels.get(image) or _folder(image, path)) for image in list_images(where)
-    ]
+        return ImageSet(_name(where), [str(i) for i in range(len(where))], where.__getitem__)
+    images = open_images(where)
+    if images.array:
+        _check_size(images, p)
+    return images
 
 
-def _folder(image: Path, root: Path) -> str | None:
-    """The class folder of an image, where there is one between it and the root."""
-    return image.parent.name if image.parent != root else None
+def _check_size(images: ImageSet, p: Preprocessing) -> None:
+    height, width = images.read(0).shape[:2]
+    if height < p.height or width < p.width:
+        raise ZottaError(
+            f"{images.name} holds {width} x {height} images, the model takes "
+            f"{p.width} x {p.height}: are they meant for another model?"
+        )
 
 
 def _is_csv(where: Source) -> bool:
-    return isinstance(where, str | Path) and Path(where).suffix == ".csv"
-
-
-def _from_csv(path: Path) -> list[_Entry]:
-    """Rows of a file name, relative to the CSV's folder, and perhaps a label; perhaps a header."""
-    try:
-        with path.open(newline="", encoding="utf-8") as stream:
-            rows = [[cell.strip() for cell in row] for row in csv.reader(stream) if row]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ZottaError(f"cannot read {path}: {error}") from error
-    rows = [row for row in rows if Path(row[0]).suffix]  # a header names no file
-    if not rows:
-        raise ZottaError(f"{path} names no images: expected a file name in the first column")
-    return [_Entry(path.parent / row[0], row[1] if len(row) > 1 else None) for row in rows]
-
-
-def _from_array(path: Path, p: Preprocessing) -> list[_Entry]:
-    content = load_images(path)
-    height, width = content.images.shape[1:3]
-    if height < p.height or width < p.width:
-        raise ZottaError(
-            f"{path} holds {width} x {height} images, the model takes {p.width} x {p.height}: "
-            "are they meant for another model?"
-        )
-    labels = content.labels if content.labels is not None else [None] * len(content.images)
-    return [
-        _Entry(image, None if label is None else str(label))
-        for image, label in zip(content.images, labels, strict=True)
-    ]
+    return isinstance(where, str | Path) and Path(where).suffix.lower() == ".csv"
 
 
 def _name(where: Source) -> str:

@@ -10,7 +10,7 @@ from zotta_edge.errors import ZottaError
 from zotta_edge.format import EMBEDDING, IMAGE, LOGITS, Floats, ModelInfo
 from zotta_edge.progress import tracked
 from zotta_edge.runtime.engine.engine import Outputs
-from zotta_edge.runtime.settings import Settings
+from zotta_edge.runtime.methods.zotta import ZottaSettings
 from zotta_edge.runtime.watch.statistics import Queue, Source
 from zotta_edge.runtime.zeroth.objective import EntropyAndAlignment
 from zotta_edge.runtime.zeroth.parameters import Parameters
@@ -83,7 +83,7 @@ def _objective(info: ModelInfo) -> EntropyAndAlignment:
     if info.calibration is None:
         raise ZottaError("the gradient rule needs source statistics: calibrate the model first")
     source = Source.of(info.calibration)
-    weights = Settings().weights(info.layers[0].kind)
+    weights = ZottaSettings().weights(info.layers[0].kind)
     return EntropyAndAlignment(source, *weights, "mean", Queue(0, len(source.mean)))
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Literal, get_args
 
 from zotta_edge.errors import ZottaError
@@ -9,6 +10,10 @@ from zotta_edge.format import Layer
 
 Rule = Literal["purity", "all", "parameters", "gradient", "influence"]
 RULES: tuple[Rule, ...] = get_args(Rule)
+NO_CLUSTERING = (
+    "choosing layers by purity needs scikit-learn, which is not installed: name the layers with "
+    "--layers, or calibrate on a machine with pip install 'zotta-edge[calibrate]'"
+)
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,8 @@ class Choice:
             raise ZottaError(f"max-layers is {self.max_layers}: at least one layer must be chosen")
         if self.layers == ():
             raise ZottaError("the list of layers names no layer")
+        if self.layers is None and self.rule == "purity" and find_spec("sklearn") is None:
+            raise ZottaError(NO_CLUSTERING)
         for index in self.layers or ():
             if not 0 <= index < count:
                 raise ZottaError(f"there is no layer {index}: the model has 0 to {count - 1}")

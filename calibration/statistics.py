@@ -8,6 +8,7 @@ import numpy as np
 from zotta_edge.calibration.features import in_batches
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import EMBEDDING, IMAGE, Floats, ModelInfo
+from zotta_edge.progress import tracked
 from zotta_edge.runtime.io.images import Image
 from zotta_edge.runtime.watch.statistics import moments
 from zotta_edge.sessions import open_session
@@ -32,7 +33,8 @@ def source_statistics(
     """
     session = open_session(path, threads=threads)
     names = [*(layer.feature for layer in info.layers), EMBEDDING]
-    rows = [session.run(names, {IMAGE: batch}) for batch in in_batches(images)]  # [batch][layer]
+    batches = tracked(in_batches(images), "measuring statistics")
+    rows = [session.run(names, {IMAGE: batch}) for batch in batches]  # [batch][layer]
     pairs = [moments(np.concatenate(pooled)) for pooled in zip(*rows, strict=True)]
     if not all(np.isfinite(values).all() for pair in pairs for values in pair):
         raise ZottaError(f"{path} gives features that are not finite: export it again")

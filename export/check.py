@@ -10,6 +10,7 @@ import onnxruntime as ort
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import IMAGE, LOGITS, Floats, ModelInfo, Preprocessing
+from zotta_edge.progress import tracked
 from zotta_edge.runtime.watch.statistics import log_softmax
 
 SOURCE_TOLERANCE = 1e-4  # largest logit difference of the adaptable fp32 graph from its source
@@ -102,7 +103,7 @@ def _check_every_affine(session: ort.InferenceSession, info: ModelInfo, image: F
     names = list(info.affines)
     moved = perturbed(info.affines, PERTURBATION, np.random.default_rng(1))
     dead: list[str] = []
-    for group in _chunks(names, _SAMPLES):
+    for group in tracked(list(_chunks(names, _SAMPLES)), "checking affines"):
         batch = np.repeat(image, len(group) + 1, axis=0)  # the last sample stays at the source
         feeds = {}
         for index, name in enumerate(group):

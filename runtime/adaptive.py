@@ -1,4 +1,4 @@
-"""The library's face: a classifier that may improve with every prediction."""
+"""The library's entry: a classifier that adapts to its stream while it answers."""
 
 import threading
 from collections.abc import Sequence
@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from zotta_edge.files import sha256
 from zotta_edge.format import Floats, ModelInfo
 from zotta_edge.runtime.engine.engine import Engine
 from zotta_edge.runtime.engine.model_info import read_info
+from zotta_edge.runtime.events import Events
 from zotta_edge.runtime.io.preprocessing import as_batch
-from zotta_edge.runtime.methods import Answer, chosen_layers, default_method, find
+from zotta_edge.runtime.methods.contract import Answer
+from zotta_edge.runtime.methods.registry import chosen_layers, default_method, find
 from zotta_edge.runtime.settings import Settings
-from zotta_edge.runtime.state import file as states
+from zotta_edge.runtime.state import fields, file
 from zotta_edge.runtime.watch.statistics import log_softmax
 
 Images = Sequence[NDArray[Any]] | NDArray[Any]
@@ -24,24 +25,65 @@ Images = Sequence[NDArray[Any]] | NDArray[Any]
 
 @dataclass(frozen=True)
 class Result:
-    """The answers to one batch."""
+    """The answers to one batch.
 
-    labels: NDArray[np.intp]  # the most probable class of each image, by index
-    probabilities: Floats  # [batch, class]
-    logits: Floats  # [batch, class]
-    adapted: bool  # whether this batch changed the model
-    drift: float | None  # how far the stream is from the source, in its standard deviations
+    Attributes
+    ----------
+    labels
+        The most probable class of each image, by index.
+    probabilities, logits
+        [batch, class].
+    adapted
+        Whether this batch changed the model.
+    drift
+        How far the stream is from the source, in the source's standard deviations; None where the
+        method does not measure it.
+    """
+
+    labels: NDArray[np.intp]
+    probabilities: Floats
+    logits: Floats
+    adapted: bool
+    drift: float | None
 
 
 class AdaptiveModel:
     """A model file that adapts while it answers.
 
-    >>> model = AdaptiveModel.load("vit_int8.onnx")
-    >>> model.predict(images).labels
-    >>> model.save_state("site-7.state")
+    Calls may come from several threads: those that adapt take turns, and a call that only reads
+    sees the model as it was between two updates.
 
-    Calls may come from several threads: those that adapt take turns, and no one ever sees half an
-    update.
+    Parameters
+    ----------
+    engine
+        An opened model file; `AdaptiveModel.load` opens one.
+    settings
+        Constants of adaptation; None: the defaults.
+    method
+        A way to adapt, by name; None: `primed` where the file is primed, else `zotta`.
+
+    Attributes
+    ----------
+    events
+        Where adaptation reports what it decided; `events.subscribe(listener)`.
+    fingerprint
+        SHA-256 of the model file, which a state belongs to.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from zotta_edge import AdaptiveModel
+    >>> from zotta_edge.models import embedded
+    >>> model = AdaptiveModel.load(embedded.MODEL)
+    >>> digits = np.load(embedded.STREAM)["images"][:64] // 4 + 128  # in a haze
+    >>> model.events.subscribe(lambda event: print(event.kind))
+    >>> result = model.predict(digits)
+    changed
+    filter
+    >>> result.labels.shape, result.adapted
+    ((64,), True)
+    >>> model.status()["filter"]
+    'contrast'
     """
 
     def __init__(
@@ -49,15 +91,15 @@ class AdaptiveModel:
         engine: Engine,
         settings: Settings | None = None,
         method: str | None = None,
-        fingerprint: str = "",
     ) -> None:
         self.settings = settings or Settings()
         self.method = method or default_method(engine.info, self.settings)
-        self._engine, self.fingerprint = engine, fingerprint
-        self._method = find(self.method)(engine, self.settings)
+        self._engine, self.fingerprint = engine, engine.file.fingerprint
+        self.events = Events()
+        self._method = find(self.method)(engine, self.settings, self.events)
         self._turn = threading.RLock()
         self._frozen = False
-        self._counts = np.zeros(3, np.int64)  # images, batches, resets
+        self._counts = dict.fromkeys(("images", "batches", "resets"), 0)
 
     @classmethod
     def load(
@@ -70,39 +112,55 @@ class AdaptiveModel:
     ) -> "AdaptiveModel":
         """Open a calibrated model file.
 
-        `method` None is `primed` where the file is primed, else `zotta`; `threads` None uses the
-        physical cores.
+        Parameters
+        ----------
+        path
+            What `zotta-edge export` and `zotta-edge calibrate` made.
+        settings, method
+            As for the class.
+        provider
+            An execution provider of ONNX Runtime; None: the CPU.
+        threads
+            None: the physical cores.
         """
         settings = settings or Settings()
         chosen = settings.layers
         if method is not None:
             chosen = chosen_layers(find(method), settings, lambda: read_info(path))
         engine = Engine.open(path, chosen=chosen, threads=threads, provider=provider)
-        return cls(engine, settings, method, sha256(path))
+        return cls(engine, settings, method)
 
     def unadapted(self) -> "AdaptiveModel":
         """The same file without adaptation, to compare with; weights and sessions are shared."""
-        return AdaptiveModel(self._engine, self.settings, "none", self.fingerprint)
+        return AdaptiveModel(self._engine, self.settings, "none")
 
     @property
     def info(self) -> ModelInfo:
+        """What the file says of itself."""
         return self._engine.info
 
     @property
     def passes(self) -> float:
-        """Full forward passes executed so far, one for each image; a part of one counts as such."""
+        """Forward passes executed so far, counted an image; part of a pass counts in proportion."""
         return self._engine.passes
 
     def predict(self, images: Images, adapt: bool = True) -> Result:
         """Adapt to a batch where that is due, then answer it.
 
-        `images` are uint8 images of any sizes, or a preprocessed float batch [batch, C, H, W].
-        With `adapt` False, or frozen, the model answers as it is and without waiting for its turn.
+        Parameters
+        ----------
+        images
+            uint8 images of any sizes, or a preprocessed float batch [batch, C, H, W].
+        adapt
+            False: the model answers as it is, without waiting for its turn.
         """
-        batch = as_batch(images, self.info.preprocessing)
+        return self.predict_prepared(as_batch(images, self.info.preprocessing), adapt)
+
+    def predict_prepared(self, batch: Floats, adapt: bool = True) -> Result:
+        """`predict` for a batch that `as_batch` has prepared and checked already."""
         if adapt and not self._frozen:
             with self._turn:
-                if not self._frozen:  # it may have been while this call waited
+                if not self._frozen:  # frozen while this call waited
                     return _result(self._learn(batch))
         return _result(self._method.read(batch))
 
@@ -110,14 +168,15 @@ class AdaptiveModel:
         if self.settings.episodic:
             self._method.reset()
         answer = self._method.predict(batch)
-        self._counts += (len(batch), 1, 0)
+        self._counts["images"] += len(batch)
+        self._counts["batches"] += 1
         return answer
 
     def reset(self) -> None:
-        """Back to the source, as if newly loaded; only counts stay."""
+        """Go back to the source, as if newly loaded; only the counts stay."""
         with self._turn:
             self._method.reset()
-            self._counts += (0, 0, 1)
+            self._counts["resets"] += 1
 
     def freeze(self) -> None:
         """Keep what was learned and learn no more."""
@@ -125,6 +184,7 @@ class AdaptiveModel:
             self._frozen = True
 
     def unfreeze(self) -> None:
+        """Learn again."""
         self._frozen = False
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -133,31 +193,25 @@ class AdaptiveModel:
             return self._state()
 
     def save_state(self, path: str | Path) -> None:
-        """Write what was learned; a model that loads it goes on bit for bit as this one would."""
-        states.save(path, self.arrays(), self.fingerprint, self.method)
+        """Write what was learned: a model that loads it continues bit for bit as this one would."""
+        file.save(path, self.arrays(), self.fingerprint, self.method)
 
     def load_state(self, path: str | Path) -> None:
-        """Go on from a saved state; one that does not fit is refused and changes nothing."""
+        """Continue from a saved state; a state that does not fit is refused and changes nothing."""
         with self._turn:
-            arrays = states.load(path, self._state(), self.fingerprint, self.method)
-            self._method.restore(states.section(arrays, "method"))
-            self._counts = arrays["counts"].copy()
+            arrays = file.load(path, self._state(), self.fingerprint, self.method)
+            self._method.restore(fields.section(arrays, "method"))
+            self._counts = {name: int(arrays[name][0]) for name in self._counts}
 
     def status(self) -> dict[str, Any]:
         """Numbers for reports and dashboards."""
         with self._turn:
-            images, batches, resets = self._counts.tolist()
-            return {
-                "method": self.method,
-                "frozen": self._frozen,
-                "images": images,
-                "batches": batches,
-                "resets": resets,
-                "passes": self.passes,
-            } | self._method.status()
+            own = {"method": self.method, "frozen": self._frozen, "passes": self.passes}
+            return own | self._counts | self._method.status()
 
     def _state(self) -> dict[str, NDArray[Any]]:
-        return states.joined({"method": self._method.state()}) | {"counts": self._counts.copy()}
+        counts = {name: np.array([count]) for name, count in self._counts.items()}
+        return counts | fields.joined({"method": self._method.state()})
 
 
 def _result(answer: Answer) -> Result:

@@ -1,23 +1,33 @@
 """What adaptation decided and why, as typed events: for logs, reports, the service, a dashboard."""
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import ClassVar
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Event:
-    """One decision. `kind` is its stable name, `reason` a sentence with the figures behind it."""
+    """One decision of a method."""
 
-    kind: ClassVar[str]
+    kind: ClassVar[str]  # a stable name
     level: ClassVar[int] = logging.INFO
 
     @property
     def reason(self) -> str:
+        """A sentence with the figures behind the decision."""
         raise NotImplementedError
+
+    def to_dict(self) -> dict[str, Any]:
+        """Kind, reason and fields, for JSON: a number that is not finite becomes None."""
+        return {"kind": self.kind, "reason": self.reason} | {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in asdict(self).items()
+        }
 
 
 Listener = Callable[[Event], None]
@@ -25,6 +35,8 @@ Listener = Callable[[Event], None]
 
 @dataclass(frozen=True)
 class PhaseChanged(Event):
+    """A method began or stopped to adapt."""
+
     kind: ClassVar[str] = "phase"
     before: str
     after: str
@@ -49,6 +61,8 @@ class StreamChanged(Event):
 
 @dataclass(frozen=True)
 class FilterChosen(Event):
+    """Images of the stream go through another filter from now on."""
+
     kind: ClassVar[str] = "filter"
     before: str
     after: str
@@ -63,6 +77,8 @@ class FilterChosen(Event):
 
 @dataclass(frozen=True)
 class StepShortened(Event):
+    """An update was longer than the trust region allows."""
+
     kind: ClassVar[str] = "shortened"
     level: ClassVar[int] = logging.DEBUG
     length: float  # relative to the source's norm
@@ -70,11 +86,15 @@ class StepShortened(Event):
 
     @property
     def reason(self) -> str:
+        if not math.isfinite(self.length):
+            return "the update is not finite"
         return f"{self.length:.3f} of the source's norm to {self.limit:.3f}"
 
 
 @dataclass(frozen=True)
 class DistanceBounded(StepShortened):
+    """An update would have ended too far from the source."""
+
     kind: ClassVar[str] = "bounded"
 
 
@@ -107,7 +127,7 @@ class Collapsed(Event):
 
 @dataclass(frozen=True)
 class Returned(Event):
-    """The stream is like the source again."""
+    """The stream is like the source again; adaptation went back to the source."""
 
     kind: ClassVar[str] = "returned"
     drift: float
@@ -118,13 +138,15 @@ class Returned(Event):
 
 
 class Events:
-    """Where a method reports; every listener hears every event, in order, in the writer's thread.
+    """Where a method reports.
 
-    >>> events = Events()
-    >>> heard = []
-    >>> events.subscribe(heard.append)
+    Every listener gets every event, in order, in the thread that adapts; every event is also
+    logged under `zotta_edge.runtime.events`.
+
+    >>> events, received = Events(), []
+    >>> events.subscribe(received.append)
     >>> events.report(StreamChanged(drift=1.25))
-    >>> heard[0].kind, heard[0].reason
+    >>> received[0].kind, received[0].reason
     ('changed', 'another stream has begun, drift 1.25')
     """
 
@@ -132,12 +154,34 @@ class Events:
         self._listeners: list[Listener] = []
 
     def subscribe(self, listener: Listener) -> None:
+        """Call `listener` with every event from now on.
+
+        Parameters
+        ----------
+        listener
+            Must return quickly and not call the model: adaptation waits for it.
+        """
         self._listeners.append(listener)
 
     def unsubscribe(self, listener: Listener) -> None:
+        """Stop calling `listener`."""
         self._listeners.remove(listener)
 
+    @contextmanager
+    def listening(self, listener: Listener) -> Iterator[None]:
+        """Subscribe for the length of a `with` block."""
+        self.subscribe(listener)
+        try:
+            yield
+        finally:
+            self.unsubscribe(listener)
+
     def report(self, event: Event) -> None:
-        log.log(event.level, "%s: %s", event.kind, event.reason)
+        """Log an event, its fields included, and hand it to the listeners."""
+        extra = {"fields": event.to_dict()}  # for JSON logs
+        log.log(event.level, "%s: %s", event.kind, event.reason, extra=extra)
         for listener in tuple(self._listeners):
-            listener(event)
+            try:
+                listener(event)
+            except Exception:  # a listener's fault must not stop an update half way
+                log.exception("a listener failed on %s", event.kind)

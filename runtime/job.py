@@ -1,15 +1,18 @@
 """The main job: a stream of images goes through an adapting model, once, in order."""
 
+import logging
 import platform
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Protocol
 
 from zotta_edge.format import Floats
 from zotta_edge.runtime.adaptive import AdaptiveModel, Result
+from zotta_edge.runtime.events import Event
 from zotta_edge.runtime.interrupt import interrupts
 from zotta_edge.runtime.io.predictions import Writer
 from zotta_edge.runtime.io.preprocessing import as_batch
@@ -17,14 +20,16 @@ from zotta_edge.runtime.io.sources import Sample
 from zotta_edge.runtime.memory import with_peak
 from zotta_edge.version import __version__
 
+EVENTS = 1000  # kept of a stream, the latest
+
 
 class Answering(Protocol):
-    """A model, or what is measured like one."""
+    """What a meter can measure: a model, adapting or not."""
 
     @property
     def passes(self) -> float: ...
 
-    def predict(self, images: Floats) -> Result: ...
+    def predict_prepared(self, batch: Floats) -> Result: ...
 
 
 @dataclass
@@ -36,10 +41,10 @@ class Meter:
     peak: int = 0  # bytes resident at most; 0 where the system does not tell
     correct: int = 0
 
-    def predict(self, model: Answering, images: Floats) -> Result:
-        """Answer a batch and count what it cost."""
+    def predict(self, model: Answering, batch: Floats) -> Result:
+        """Answer a prepared batch and count what it cost."""
         passes, started = model.passes, time.perf_counter()
-        result, peak = with_peak(lambda: model.predict(images))
+        result, peak = with_peak(lambda: model.predict_prepared(batch))
         self.seconds += time.perf_counter() - started
         self.passes += model.passes - passes
         self.peak = max(self.peak, peak or 0)
@@ -55,6 +60,12 @@ class Tally:
     interrupted: bool = False
     adapted: Meter = field(default_factory=Meter)
     plain: Meter | None = None
+    events: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=EVENTS))
+
+    def note_event(self, event: Event) -> None:
+        """Keep what is worth a line in a log, with the images answered before its batch."""
+        if event.level >= logging.INFO:
+            self.events.append({"images": self.images} | event.to_dict())
 
     def accuracy(self, meter: Meter | None) -> float | None:
         return meter.correct / self.scored if meter and self.scored else None
@@ -82,17 +93,17 @@ def adapt_stream(
     Whichever of the two answers first finds cold caches, so they take turns at being first.
     """
     tally = Tally(plain=Meter() if plain else None)
-    with interrupts() as asked:
+    with interrupts() as asked, model.events.listening(tally.note_event):
         for index, batch in enumerate(batches):
             ways = [(tally.adapted, model)]
             if plain and tally.plain:
                 ways.insert(index % 2, (tally.plain, plain))
             images = as_batch([sample.image for sample in batch], model.info.preprocessing)
             names = [sample.name for sample in batch]
-            for meter, one in ways:
-                result = meter.predict(one, images)
+            for meter, way in ways:
+                result = meter.predict(way, images)
                 meter.correct += _right(result, names, labels or {})
-                if one is model:
+                if way is model:
                     write(names, result.probabilities, result.adapted)
             tally.images += len(batch)
             tally.scored += sum(name in labels for name in names) if labels else 0
@@ -124,7 +135,8 @@ def report(model: AdaptiveModel, path: Path, tally: Tally) -> dict[str, Any]:
         "phase": status.get("phase"),
         "distance": status.get("distance"),
         "layers": status.get("layers", []),
-        "settings": asdict(model.settings),
+        "events": list(tally.events),
+        "settings": model.settings.to_dict(),
         "versions": versions(),
         "seed": model.settings.seed,
         "model": {
@@ -137,13 +149,13 @@ def report(model: AdaptiveModel, path: Path, tally: Tally) -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """What a result depends on besides the model and the stream."""
-    found = {"zotta-edge": __version__, "python": platform.python_version()}
+    known = {"zotta-edge": __version__, "python": platform.python_version()}
     for package in ("numpy", "onnxruntime", "opencv-python-headless"):
         try:
-            found[package] = version(package)
+            known[package] = version(package)
         except PackageNotFoundError:
-            found[package] = "unknown"
-    return found | {"machine": f"{platform.machine()} {platform.processor()}".strip()}
+            known[package] = "unknown"
+    return known | {"machine": f"{platform.machine()} {platform.processor()}".strip()}
 
 
 def _right(result: Result, names: Sequence[str], labels: Mapping[str, int]) -> int:

@@ -11,11 +11,28 @@ from onnx import TensorProto, helper, numpy_helper
 SHARED = Path(__file__).resolve().parents[1].parent / "shared" / "data"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whatever runs a published model, or makes its stand-in, takes seconds."""
+    for item in items:
+        if "shared_data" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="session")
-def shared_data() -> Path:
-    """Real models and images that may not be copied into the project."""
+def shared_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Published models and images, which may not be copied into the project, or their stand-in."""
+    if SHARED.is_dir():
+        return SHARED
+    import stand_in
+
+    return stand_in.make(tmp_path_factory.mktemp("shared"))
+
+
+@pytest.fixture(scope="session")
+def published_data() -> Path:
+    """The published models and images themselves: for tests of how accurate they are."""
     if not SHARED.is_dir():
-        pytest.skip("needs the shared models and images beside the checkout")
+        pytest.skip("needs the published weights and images beside the checkout")
     return SHARED
 
 

@@ -40,7 +40,7 @@ class Reply:
 class Client:
     """One keep-alive connection."""
 
-    def __init__(self, port: int, timeout: float = 30) -> None:
+    def __init__(self, port: int, timeout: float = 120) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
 
     def request(
@@ -70,6 +70,13 @@ def infer_body(images: NDArray[Any], **parameters: Any) -> tuple[bytes, dict[str
     }
     text = json.dumps({"inputs": [entry], "parameters": parameters}).encode()
     return text + data, {"Inference-Header-Content-Length": str(len(text))}
+
+
+def logits(reply: Reply) -> NDArray[np.float64]:
+    """The first output of an infer request."""
+    output = reply.json["outputs"][0]
+    assert output["name"] == "logits"
+    return np.array(output["data"]).reshape(output["shape"])
 
 
 def bytes_tensor(files: Sequence[bytes]) -> bytes:
@@ -108,11 +115,11 @@ class Server:
         assert found, f"no {sample} in {text}"
         return float(found[1])
 
-    def wait_until(self, condition: Any, seconds: float = 20) -> Any:
+    def wait_until(self, condition: Any, seconds: float = 120) -> Any:
         """Poll the adaptation until it is as wanted."""
         return until(lambda: self.get(ADAPTATION), condition, seconds)
 
-    def stop(self, number: int = signal.SIGTERM, seconds: float = 12) -> int:
+    def stop(self, number: int = signal.SIGTERM, seconds: float = 50) -> int:
         """End it; afterwards `lines` has its last words, too."""
         self.process.send_signal(number)
         code = self.process.wait(seconds)
@@ -120,7 +127,7 @@ class Server:
         return code
 
 
-def until(look: Callable[[], Any], condition: Callable[[Any], Any], seconds: float = 20) -> Any:
+def until(look: Callable[[], Any], condition: Callable[[Any], Any], seconds: float = 120) -> Any:
     """Look until it is as wanted."""
     end = time.monotonic() + seconds
     while not condition(seen := look()):
@@ -165,6 +172,14 @@ def serving(*flags: str | Path, folder: Path | None = None, first: str = "") -> 
             process.kill()
         process.wait()
         reader.join(5)
+
+
+def feed(server: Server, images: NDArray[np.uint8], size: int = 16) -> None:
+    """Send images in requests of `size`, one after the other."""
+    client = Client(server.port)
+    for at in range(0, len(images), size):
+        assert client.infer(images[at : at + size]).status == 200
+    client.close()
 
 
 def digits(corruption: str = "fog") -> tuple[NDArray[np.uint8], NDArray[np.integer[Any]]]:

@@ -1,13 +1,11 @@
 """Options: every place a value can come from ends in the same checks, and names the culprit."""
 
-import doctest
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
-from zotta_edge import options
 from zotta_edge.errors import ZottaError
 from zotta_edge.options import Options, describe, option
 
@@ -20,10 +18,6 @@ class Camera(Options):
     mirrored: bool = option(False, "flip left and right")
     folder: Path | None = option(None, "where pictures go", metavar="DIR")
     name: str = option("front", "in listings")
-
-
-def test_examples() -> None:
-    assert doctest.testmod(options).failed == 0
 
 
 def test_environment_gives_typed_values() -> None:

@@ -41,12 +41,14 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next(out.glob("*.whl"))
 
 
+@pytest.mark.slow
 def test_wheel_holds_every_tracked_module(wheel: Path) -> None:
     committed = {name for name in tracked() if not name.endswith(".gitkeep")}
     with zipfile.ZipFile(wheel) as archive:
         assert committed <= set(archive.namelist())
 
 
+@pytest.mark.slow
 def test_wheel_installs_and_runs_elsewhere(wheel: Path, tmp_path: Path) -> None:
     """The wheel alone, dependencies from the running environment, outside the checkout."""
     target = tmp_path / "site"

@@ -15,6 +15,7 @@ from zotta_edge.bench.data.datasets import open_dataset
 from zotta_edge.bench.run.conditions import Model, Request, grid
 from zotta_edge.models import embedded
 from zotta_edge.runtime.engine.model_info import read_info
+from zotta_edge.runtime.io.classes import Classes
 from zotta_edge.runtime.io.preprocessing import fit
 
 Study = Callable[[str], Any]
@@ -27,6 +28,7 @@ def study(monkeypatch: pytest.MonkeyPatch) -> Study:
     return importlib.import_module
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cost", "batches", "continual", "order", "clean"])
 def test_studies_run(name: str, tmp_path: Path, study: Study) -> None:
     """On a few digits: what they find is not the point here."""
@@ -39,7 +41,7 @@ def test_studies_run(name: str, tmp_path: Path, study: Study) -> None:
 
 def test_ablations_ask_the_paper_s_questions(study: Study) -> None:
     ablations = study("ablations")
-    data = open_dataset(embedded.STREAM, 10)
+    data = open_dataset(embedded.STREAM, Classes(10))
     request = Request((Model.open(embedded.MODEL),), data, (), ("fog",))
     args = Namespace(method="zotta", set=[], source=None)
     found = {one.name: one for one in ablations.studies(request, args)}
@@ -55,6 +57,7 @@ def test_ablations_ask_the_paper_s_questions(study: Study) -> None:
     assert {one.batch for one in grid(found["batch"].request)} == {1, 4, 16, 64}
 
 
+@pytest.mark.slow
 def test_gradients_are_compared(
     tmp_path: Path, study: Study, capsys: pytest.CaptureFixture[str]
 ) -> None:

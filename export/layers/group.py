@@ -20,6 +20,7 @@ from zotta_edge.format import EMBEDDING, LOGITS, Kind, Layer
 from zotta_edge.graph.index import Graph
 from zotta_edge.graph.nodes import free_name
 from zotta_edge.graph.shapes import Shape
+from zotta_edge.tensor_layouts import LAYOUTS
 
 # Containers whose index counts blocks or stages: blocks.3, encoder.layer.3, encoder_layer_3, h.3,
 # layer3, stages.3, features.3, _blocks.3, denseblock3; conv3_block1 and block3a are Keras's.
@@ -28,7 +29,6 @@ _BLOCK = re.compile(
     r"_?(?:encoder_)?(?:blocks?|layers?|stages?|resblocks|features|denseblock)[._]*\d+"
     r"|h[._]\d+|conv\d+(?=_block))(?!\d)"
 )
-_POOLED_AXES: dict[Kind, list[int]] = {"tokens": [1], "map": [2, 3], "nhwc": [1, 2], "vector": []}
 _HEAD_ENDS = ("Gemm", "MatMul", "Conv")
 
 
@@ -215,12 +215,12 @@ def _layer(feature: str, group: _Group, tensor: str, cuts: Cuts) -> Layer:
 
 
 def _channels(cuts: Cuts, tensor: str) -> int:
-    return cuts.shapes[tensor][1 if cuts.kind(tensor) == "map" else -1]
+    return cuts.shapes[tensor][LAYOUTS[cuts.kind(tensor)].channel_axis]
 
 
 def _add_pooled(graph: Graph, tensor: str, output: str, kind: Kind, channels: int) -> None:
     """An output that is the mean of `tensor` over all but samples and channels."""
-    axes = _POOLED_AXES[kind]
+    axes = LAYOUTS[kind].pooled_axes
     if not axes:
         node = helper.make_node("Identity", [tensor], [output], name=output)
     elif graph.opset < 18:

@@ -17,16 +17,12 @@ from zotta_edge.graph.constants import Array
 from zotta_edge.graph.index import Graph
 from zotta_edge.graph.nodes import free_name
 from zotta_edge.graph.shapes import BATCH, Shapes
+from zotta_edge.tensor_layouts import LAYOUTS, Layout
 
 Say = Callable[[str], None]
 
 _MATCHERS: dict[str, Matcher] = NATIVE | {"ReduceMean": match_decomposed}
-_KINDS: dict[tuple[int, int], Kind] = {  # rank, axis of the channels
-    (3, 2): "tokens",
-    (4, 1): "map",
-    (4, 3): "nhwc",
-    (2, 1): "vector",
-}
+_KINDS: dict[Layout, Kind] = {layout: kind for kind, layout in LAYOUTS.items()}
 _PARAMETER = re.compile(r"[./](weight|gamma|scale|kernel)(:0)?$")
 
 
@@ -121,7 +117,7 @@ def _kind(form: Form, shapes: Shapes) -> Kind | None:
     shape = shapes[form.output]
     if shape[0] != BATCH or shape[form.axis] != form.scale.size:
         return None
-    return _KINDS.get((len(shape), form.axis))
+    return _KINDS.get(Layout(len(shape), form.axis))
 
 
 def _shape(form: Form, shapes: Shapes) -> str:

@@ -26,6 +26,7 @@ from zotta_edge.format import Floats
 from zotta_edge.graph.index import Graph
 from zotta_edge.graph.nodes import attribute
 from zotta_edge.graph.shapes import Shapes
+from zotta_edge.progress import tracked
 
 Codes = NDArray[np.int8]
 
@@ -60,7 +61,7 @@ def quantize_int8(
     _fuse(graph, largest, shapes)
     weighted = find_weighted(graph)
     first = [item for item in weighted if reads_image(graph, item)]
-    for item in weighted:
+    for item in tracked(weighted, "quantizing"):
         if _is_plain_product(item):
             _multiply_integers(graph, item, largest)
         elif _is_dense(graph, item) and item not in first:

@@ -10,7 +10,8 @@ from zotta_edge.errors import ZottaError
 Target = Literal["avx2", "vnni", "arm64"]
 TARGETS: tuple[Target, ...] = get_args(Target)
 
-# Names of the dot-product instructions in /proc/cpuinfo: 512-bit, and the VEX form of newer cores.
+CPUINFO = Path("/proc/cpuinfo")
+# Names of the dot-product instructions there: 512-bit, and the VEX form of newer cores.
 _VNNI_FLAGS = {"avx512_vnni", "avx_vnni"}
 _ARM_MACHINES = {"arm64", "aarch64"}
 
@@ -45,9 +46,9 @@ def cpu_flags() -> set[str]:
     return set((_cpu_field("flags") or _cpu_field("Features") or "").split())
 
 
-def _cpu_field(name: str, path: Path = Path("/proc/cpuinfo")) -> str:
+def _cpu_field(name: str) -> str:
     try:
-        lines = path.read_text(errors="replace").splitlines()
+        lines = CPUINFO.read_text(errors="replace").splitlines()
     except OSError:
         return ""
     pairs = (line.partition(":") for line in lines)

@@ -22,11 +22,13 @@ def corrupted_stream(corruption: str = CORRUPTION, severity: int = SEVERITY) -> 
 
     from zotta_edge.corruptions import corrupt_stream
     from zotta_edge.runtime.io.arrays import Labelled, load_images
+    from zotta_edge.runtime.io.layouts import in_memory
     from zotta_edge.runtime.io.preprocessing import resample
-    from zotta_edge.runtime.io.sources import Arrays
+    from zotta_edge.runtime.io.sources import Stored
 
     clean = load_images(STREAM)
     size = (32, 32)
     images = [resample(image[..., None], *size, size, "bicubic") for image in clean.images]
     corrupted = list(corrupt_stream(images, corruption, severity, seed=0))
-    return Arrays(f"digits in {corruption}", Labelled(np.stack(corrupted), clean.labels))
+    content = Labelled(np.stack(corrupted), clean.labels)
+    return Stored(in_memory(f"digits in {corruption}", content))

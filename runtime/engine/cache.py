@@ -48,8 +48,18 @@ class Cut:
 Rewrite = Callable[[bytes, str], bytes]  # a model file's content and path -> another model
 
 
-def find_or_cut(path: Path, chosen: Sequence[int] | None) -> Cut:
-    """The cut of the model at `path` before the chosen layers (None: as calibrated)."""
+def fingerprint_of(path: Path) -> str:
+    """The SHA-256 of a model file."""
+    if not path.is_file():
+        raise ZottaError(f"{path} is not a file" if path.exists() else f"{path} does not exist")
+    return sha256(path)
+
+
+def find_or_cut(path: Path, chosen: Sequence[int] | None, fingerprint: str | None = None) -> Cut:
+    """The cut of the model at `path` before the chosen layers (None: as calibrated).
+
+    `fingerprint` is the file's SHA-256, where it is known already.
+    """
 
     def make(content: bytes) -> "Halves":
         from zotta_edge.runtime.engine.cut import cut
@@ -57,10 +67,13 @@ def find_or_cut(path: Path, chosen: Sequence[int] | None) -> Cut:
         return cut(content, chosen, str(path))
 
     # `None` gets a name of its own: the file alone says what was calibrated, unread.
-    return _find_or_make(path, "calibrated" if chosen is None else str(sorted(set(chosen))), make)
+    what = "calibrated" if chosen is None else str(sorted(set(chosen)))
+    return _find_or_make(path, what, make, fingerprint)
 
 
-def find_or_rewrite(path: Path, purpose: str, rewrite: Rewrite) -> Path | bytes:
+def find_or_rewrite(
+    path: Path, purpose: str, rewrite: Rewrite, fingerprint: str | None = None
+) -> Path | bytes:
     """Another model made from the one at `path`, kept under its purpose."""
 
     def make(content: bytes) -> "Halves":
@@ -68,13 +81,13 @@ def find_or_rewrite(path: Path, purpose: str, rewrite: Rewrite) -> Path | bytes:
 
         return Halves(None, rewrite(content, str(path)), 1.0)
 
-    return _find_or_make(path, purpose, make).cone
+    return _find_or_make(path, purpose, make, fingerprint).cone
 
 
-def _find_or_make(path: Path, what: str, make: Callable[[bytes], "Halves"]) -> Cut:
-    if not path.is_file():
-        raise ZottaError(f"{path} is not a file" if path.exists() else f"{path} does not exist")
-    name = _name(path, sha256(path), what)
+def _find_or_make(
+    path: Path, what: str, make: Callable[[bytes], "Halves"], fingerprint: str | None
+) -> Cut:
+    name = _name(path, fingerprint or fingerprint_of(path), what)
     for folder in _folders(path):
         if cut := _load(folder, name):
             return cut

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import onnxruntime as ort
 
 from zotta_edge.errors import ZottaError, one_line
 from zotta_edge.format import EMBEDDING, IMAGE, LOGITS, Floats, ModelInfo, from_metadata
-from zotta_edge.runtime.engine.cache import Rewrite, find_or_cut, find_or_rewrite
+from zotta_edge.runtime.engine.cache import Rewrite, find_or_cut, find_or_rewrite, fingerprint_of
 from zotta_edge.runtime.engine.model_info import image_axes, session_info
 from zotta_edge.sessions import ORT_ERRORS, open_session
 
@@ -42,12 +43,19 @@ class ModelFile:
     threads: int | None
     provider: str | None
 
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the file, read once."""
+        return fingerprint_of(self.path)
+
     def session(self, model: str | Path | bytes) -> Any:
         return open_session(model, threads=self.threads, provider=self.provider)
 
     def rewritten(self, purpose: str, rewrite: Rewrite) -> "TensorSession":
         """Another graph made from the same file; it is kept beside the file, as a cut is."""
-        return TensorSession(self.session(find_or_rewrite(self.path, purpose, rewrite)))
+        return TensorSession(
+            self.session(find_or_rewrite(self.path, purpose, rewrite, self.fingerprint))
+        )
 
 
 class Engine:
@@ -98,7 +106,7 @@ class Engine:
         if chosen is not None and len(chosen) == 0:
             session = file.session(path)
             return cls(session_info(session, path), (), 0.0, session, None, file)
-        cut = find_or_cut(file.path, chosen)
+        cut = find_or_cut(file.path, chosen, file.fingerprint)
         cone = file.session(cut.cone)
         stem = cut.stem and file.session(cut.stem)
         info = from_metadata(cone.get_modelmeta().custom_metadata_map, path)

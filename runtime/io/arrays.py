@@ -16,19 +16,35 @@ _DAMAGED = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.er
 
 @dataclass(frozen=True)
 class Labelled:
-    """uint8 images [N, H, W] or [N, H, W, C], and a class number for each where known."""
+    """uint8 images [N, H, W] or [N, H, W, C], and a class number for each; -1 where unknown."""
 
     images: NDArray[np.uint8]
     labels: NDArray[np.integer[Any]] | None = None
 
 
 def load_images(path: Path) -> Labelled:
-    """The images of a `.npz` or `.npy` file; an `.npy` stays on the disk until it is used."""
+    """Read a file of images.
+
+    Parameters
+    ----------
+    path
+        An `.npz` with `images` and perhaps `labels`, or an `.npy` of images, which stays on the
+        disk until it is used.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp(), "test.npz")
+    >>> np.savez(path, images=np.zeros((2, 8, 8, 3), np.uint8), labels=[4, -1])
+    >>> content = load_images(path)
+    >>> content.images.shape, content.labels.tolist()
+    ((2, 8, 8, 3), [4, -1])
+    """
     arrays = load_arrays(path)
     images = arrays.get("images")
     if images is None:
-        found = [array for array in arrays.values() if array.ndim in (3, 4)]
-        images = found[0] if len(found) == 1 else None
+        candidates = [array for array in arrays.values() if array.ndim in (3, 4)]
+        images = candidates[0] if len(candidates) == 1 else None
     if images is None or not _are_images(images):
         held = ", ".join(f"{key} {a.dtype} {list(a.shape)}" for key, a in arrays.items())
         raise ZottaError(
@@ -40,7 +56,7 @@ def load_images(path: Path) -> Labelled:
 
 
 def class_numbers(labels: NDArray[Any], count: int | None, path: Path) -> NDArray[np.integer[Any]]:
-    """Labels as they must be: one non-negative integer an image."""
+    """Labels as they must be: one integer an image, -1 for an image that has none."""
     labels = labels.reshape(-1) if labels.ndim == 2 and 1 in labels.shape else labels
     if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
         raise ZottaError(
@@ -48,8 +64,11 @@ def class_numbers(labels: NDArray[Any], count: int | None, path: Path) -> NDArra
         )
     if count is not None and len(labels) != count:
         raise ZottaError(f"{path} has {len(labels)} labels for {count} images")
-    if len(labels) and labels.min() < 0:
-        raise ZottaError(f"{path}: label {labels.min()} is negative, classes are counted from 0")
+    if len(labels) and labels.min() < -1:
+        raise ZottaError(
+            f"{path}: label {labels.min()} is negative: classes are counted from 0, and -1 leaves "
+            "an image unscored"
+        )
     return labels
 
 

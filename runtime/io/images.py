@@ -30,7 +30,25 @@ _WITHOUT_LENGTH = frozenset({0x00, 0x01, *range(0xD0, 0xD8), 0xFF})  # markers o
 
 
 def read_image(path: str | Path) -> Image:
-    """Decode the image file at `path`."""
+    """Decode an image file.
+
+    Parameters
+    ----------
+    path
+        An image file of up to 64 MB.
+
+    Returns
+    -------
+    RGB, uint8 [height, width, 3].
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp(), "red.ppm")
+    >>> _ = path.write_bytes(b"P6 2 1 255 " + bytes([255, 0, 0] * 2))
+    >>> read_image(path).tolist()
+    [[[255, 0, 0], [255, 0, 0]]]
+    """
     try:
         if Path(path).stat().st_size > MAX_BYTES:
             raise ZottaError(f"{path} is larger than {MAX_BYTES >> 20} MB: not read")
@@ -60,7 +78,24 @@ def decode(data: bytes, name: str = "the image") -> Image:
 
 
 def list_images(where: str | Path, recursive: bool = True) -> list[Path]:
-    """The image files of a folder, a glob pattern or a single path, in natural order (2 < 10)."""
+    """List image files in natural order, in which `img2` comes before `img10`.
+
+    Parameters
+    ----------
+    where
+        A folder, a glob pattern or a single file.
+    recursive
+        Whether to look into the folder's own folders.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> for name in ("img10.png", "img2.png", "notes.txt"):
+    ...     (folder / name).touch()
+    >>> [path.name for path in list_images(folder)]
+    ['img2.png', 'img10.png']
+    """
     path = Path(where).expanduser()
     if path.is_dir():
         paths = _walk(path) if recursive else [p for p in path.iterdir() if p.is_file()]
@@ -86,14 +121,14 @@ def natural(path: Path) -> list[list[tuple[int, str]]]:
 
 def _walk(folder: Path) -> list[Path]:
     """Every file below `folder`, through symlinked class folders, but never round in a circle."""
-    found: list[Path] = []
+    paths: list[Path] = []
     seen = {os.path.realpath(folder)}
     for parent, folders, files in os.walk(folder, followlinks=True):
         real = {name: os.path.realpath(os.path.join(parent, name)) for name in folders}
         folders[:] = [name for name in sorted(folders) if real[name] not in seen]
         seen.update(real.values())
-        found += [Path(parent, name) for name in files]
-    return found
+        paths += [Path(parent, name) for name in files]
+    return paths
 
 
 def _check_size(data: bytes, name: str) -> None:

@@ -1,69 +1,153 @@
-"""Class numbers by image name. Labels are only ever used for scoring."""
+"""Which class an image is of, as files and folders say it. Labels are only ever used for scoring.
 
-import csv
+A label is a class name, where the model file has names, or a class number, counted from 0. An empty
+label and -1 both mean: not labelled.
+"""
+
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path, PurePath
+from typing import TypeVar
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.runtime.io.arrays import class_numbers, load_arrays
+from zotta_edge.runtime.io.classes import Classes, Label, folder_numbers
+from zotta_edge.runtime.io.tables import read_rows
 
-_NAMES = ("file", "filename", "file_name", "name", "image", "image_id", "imageid", "path", "id")
-_LABELS = ("label", "class", "target", "class_id", "class_index", "y")
+T = TypeVar("T")
 
 
-class Labels(Mapping[str, int]):
-    """Class numbers, found by path, by file name or by file name without its extension."""
+class Labels(Mapping[str, T]):
+    """Labels by path, by file name, or by file name without its extension.
 
-    def __init__(self, labels: Mapping[str, int]) -> None:
-        self._labels = labels
-        names = Counter(short for name in labels for short in _shorter(name))
-        self._short = {
+    Parameters
+    ----------
+    listed
+        The label of each image, by name; None for one that is listed and not labelled.
+
+    Examples
+    --------
+    >>> labels = Labels({"x/a.png": 3, "x/b.png": None})
+    >>> labels["x/a.png"], labels["a.png"], labels["a"]
+    (3, 3, 3)
+    >>> "x/b.png" in labels, labels.lists("x/b.png")
+    (False, True)
+    """
+
+    def __init__(self, listed: Mapping[str, T | None]) -> None:
+        self.listed = listed
+
+    @cached_property
+    def _short(self) -> dict[str, T | None]:
+        """The shorter names that mean a single image."""
+        count = Counter(short for name in self.listed for short in _shorter(name))
+        return {
             short: label
-            for name, label in labels.items()
+            for name, label in self.listed.items()
             for short in _shorter(name)
-            if names[short] == 1
+            if count[short] == 1
         }
 
-    def __getitem__(self, name: str) -> int:
-        if name in self._labels:
-            return self._labels[name]
-        for short in _shorter(name):
-            if short in self._short:
-                return self._short[short]
-        raise KeyError(name)
+    def lists(self, name: str) -> bool:
+        """Whether an image is listed, labelled or not."""
+        return name in self.listed or any(short in self._short for short in _shorter(name))
+
+    def __getitem__(self, name: str) -> T:
+        if name in self.listed:
+            label = self.listed[name]
+        else:
+            shorter = (self._short[short] for short in _shorter(name) if short in self._short)
+            label = next(shorter, None)
+        if label is None:
+            raise KeyError(name)
+        return label
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._labels)
+        return (name for name, label in self.listed.items() if label is not None)
 
     def __len__(self) -> int:
-        return len(self._labels)
+        return sum(label is not None for label in self.listed.values())
 
 
-def read_labels(path: str | Path, names: Sequence[str] = ()) -> Mapping[str, int]:
-    """Labels from a CSV of name, class number (a header may be there), or from an .npy in order.
+@dataclass(frozen=True)
+class Written:
+    """Labels as they are written, and where: in a file, or as the names of folders."""
 
-    With `names`, every one of them must have a label; a row with an empty label leaves its image
-    unscored.
+    origin: str
+    labels: Labels[Label]
+    folders: bool = False
+
+    def numbers(self, classes: Classes) -> Labels[int]:
+        """The class number of each image; a label that is no class of the model is an error."""
+        if self.folders:
+            return self._mapped(folder_numbers(set(self.labels.values()), classes, self.origin))
+        for name, label in self.labels.items():
+            if classes.find(label) is None:
+                raise ZottaError(f"{self.origin}: {name} is labelled {classes.refusal(label)}")
+        return self._mapped({label: classes.find(label) for label in set(self.labels.values())})
+
+    def recognised(self, classes: Classes) -> Labels[int] | None:
+        """As `numbers`, for labels that nobody asked for: folders may mean something else."""
+        if not self.folders:
+            return self.numbers(classes)
+        numbers = {folder: classes.find(folder) for folder in set(self.labels.values())}
+        known = {number for number in numbers.values() if number is not None}
+        return self._mapped(numbers) if len(known) > 1 else None
+
+    def of(self, names: Sequence[str]) -> "Written":
+        """The labels of these images alone."""
+        return replace(self, labels=Labels({name: self.labels.get(name) for name in names}))
+
+    def _mapped(self, numbers: Mapping[Label, int | None]) -> Labels[int]:
+        listed = self.labels.listed.items()
+        return Labels({name: None if label is None else numbers[label] for name, label in listed})
+
+
+def read_labels(path: str | Path, names: Sequence[str] = ()) -> Written:
+    r"""Read the labels of images from a file.
+
+    Parameters
+    ----------
+    path
+        A CSV of name, label (see `read_rows`), or an .npy of class numbers in the images' order.
+    names
+        The images that must be listed; without them the file is taken as it is.
+
+    Returns
+    -------
+    The labels as they are written: `numbers` makes class numbers of them.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp(), "labels.csv")
+    >>> _ = path.write_text("a.png,dog\nb.png,0\nc.png,\n")
+    >>> labels = read_labels(path, ["a.png", "b.png", "c.png"])
+    >>> dict(labels.numbers(Classes(2, ("cat", "dog"))))
+    {'a.png': 1, 'b.png': 0}
     """
     path = Path(path)
     if path.suffix.lower() == ".npy":
-        return _from_array(path, names)
-    labels, unscored = _from_csv(path)
-    _check_match(path, Labels(labels | dict.fromkeys(unscored, 0)), names)
-    return Labels(labels)
+        return Written(str(path), Labels(_from_array(path, names)))
+    written = Written(str(path), Labels(_from_csv(path)))
+    if not names:
+        return written
+    _check_match(path, written.labels, names)
+    return written.of(names)
 
 
-def _check_match(path: Path, labels: Mapping[str, int], names: Sequence[str]) -> None:
+def _check_match(path: Path, labels: Labels[Label], names: Sequence[str]) -> None:
     """Every image has its own line."""
-    missing = [name for name in names if name not in labels]
+    missing = [name for name in names if not labels.lists(name)]
     if missing:
         raise ZottaError(
             f"{path} has no label for {len(missing)} of {len(names)} images, the first "
-            f"{missing[0]} (the file's own first name is {next(iter(labels))}); a line with an "
-            "empty label leaves an image unscored"
+            f"{missing[0]} (the file's own first name is {next(iter(labels.listed))}); a line with "
+            "an empty label leaves an image unscored"
         )
-    exact = set(labels)
+    exact = set(labels.listed)
     shared = Counter(PurePath(name).name for name in names if name not in exact)
     twice = [name for name, count in shared.items() if count > 1]
     if twice:
@@ -73,72 +157,30 @@ def _check_match(path: Path, labels: Mapping[str, int], names: Sequence[str]) ->
         )
 
 
-def class_folder(path: Path) -> str:
-    return path.parent.name
-
-
-def _from_array(path: Path, names: Sequence[str]) -> Mapping[str, int]:
+def _from_array(path: Path, names: Sequence[str]) -> dict[str, Label | None]:
     (array,) = load_arrays(path).values()
     numbers = class_numbers(array, None, path)
     if names and len(numbers) < len(names):
         raise ZottaError(f"{path} has {len(numbers)} labels for {len(names)} images")
     order = names or [str(index) for index in range(len(numbers))]
-    return {name: int(number) for name, number in zip(order, numbers, strict=False)}
+    return by_name(order, numbers.tolist())
 
 
-def _from_csv(path: Path) -> tuple[dict[str, int], list[str]]:
-    """Labels by name, and the names whose label is left empty."""
-    rows = _rows(path)
-    name_at, label_at = _columns(rows[0][1])
-    if not _is_label(_cell(rows[0][1], label_at)):
-        rows = rows[1:]
-    labels: dict[str, int] = {}
-    unscored: list[str] = []
-    for line, row in rows:
-        name, label = _cell(row, name_at), _cell(row, label_at)
-        if not _is_label(label) or not name:
-            raise ZottaError(f"{path} line {line}: expected a name and a class number, got {row}")
-        if not label:
-            unscored.append(name)
-        elif labels.setdefault(name, int(label)) != int(label):
-            raise ZottaError(f"{path} line {line}: {name} has two labels")
-    if not labels:
-        raise ZottaError(f"{path} holds no labels: expected lines of name,class number")
-    return labels, unscored
+def by_name(names: Sequence[str], numbers: Sequence[int]) -> dict[str, Label | None]:
+    """Class numbers by name; -1 is none."""
+    pairs = zip(names, numbers, strict=False)
+    return {name: None if number == -1 else number for name, number in pairs}
 
 
-def _rows(path: Path) -> list[tuple[int, list[str]]]:
-    """Line numbers and cells, separated by commas, semicolons, tabs or spaces."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ZottaError(f"cannot read {path}: {error}") from error
-    first = text.split("\n", 1)[0]
-    separator = next((mark for mark in ",;\t" if mark in first), " ")
-    reader = csv.reader(text.splitlines(), delimiter=separator, skipinitialspace=True)
-    try:
-        rows = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
-    except csv.Error as error:
-        raise ZottaError(f"{path} is not a CSV file: {error}") from error
-    if not rows:
-        raise ZottaError(f"{path} is empty: expected lines of name,class number")
-    return rows
-
-
-def _columns(header: list[str]) -> tuple[int, int]:
-    """Which columns hold the name and the label; the first two unless the header says so."""
-    cells = [cell.strip().lower() for cell in header]
-    name = next((cells.index(cell) for cell in _NAMES if cell in cells), 0)
-    label = next((cells.index(cell) for cell in _LABELS if cell in cells), int(name == 0))
-    return name, label
-
-
-def _cell(row: list[str], at: int) -> str:
-    return row[at].strip() if at < len(row) else ""
-
-
-def _is_label(cell: str) -> bool:
-    return cell.isdecimal() or not cell
+def _from_csv(path: Path) -> dict[str, Label | None]:
+    listed: dict[str, Label | None] = {}
+    for row in read_rows(path):
+        label = row.label or None
+        if listed.setdefault(row.name, label) != label:
+            raise ZottaError(f"{path} line {row.line}: {row.name} has two labels")
+    if not any(listed.values()):
+        raise ZottaError(f"{path} holds no labels: expected lines of name,label")
+    return listed
 
 
 def _shorter(name: str) -> Iterator[str]:

@@ -1,7 +1,8 @@
-"""Predictions as CSV or JSONL, one row an image, put in place when the stream ends."""
+"""Predictions as CSV or JSONL, one row an image: on stdout, or in a file when the stream ends."""
 
 import csv
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,8 @@ from zotta_edge.errors import ZottaError
 from zotta_edge.files import replacing
 from zotta_edge.format import Floats
 
+STDOUT = "-"
+
 
 class Writer(Protocol):
     def __call__(self, names: Sequence[str], probabilities: Floats, adapted: bool) -> None:
@@ -22,24 +25,61 @@ class Writer(Protocol):
 
 @contextmanager
 def predictions_to(
-    path: Path | None, labels: Sequence[str] = (), top_k: int = 1
+    path: Path | None,
+    labels: Sequence[str] = (),
+    top_k: int = 1,
+    layout: str | None = None,
 ) -> Iterator[Writer]:
-    """Open `path` (.csv or .jsonl; None writes nothing) for one stream of predictions."""
+    r"""Open a file for one stream of predictions.
+
+    Parameters
+    ----------
+    path
+        Where they go; `-` is stdout, None writes nothing.
+    labels
+        The names of the classes; without them, predictions are class numbers.
+    top_k
+        How many classes to write for each image.
+    layout
+        csv or jsonl; None: as the file's name ends, CSV on stdout.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp(), "predictions.csv")
+    >>> with predictions_to(path, ["cat", "dog"]) as write:
+    ...     write(["a.png"], np.array([[0.25, 0.75]], np.float32), adapted=False)
+    >>> path.read_text().splitlines()
+    ['image,label,confidence,adapted', 'a.png,dog,0.750000,0']
+    """
     if path is None:
         yield lambda names, probabilities, adapted: None
-        return
+    elif str(path) == STDOUT:
+        yield _writer(sys.stdout, layout or "csv", labels, top_k)
+    else:
+        layout = layout or _layout(path)
+        with replacing(path) as part, part.open("w", newline="", encoding="utf-8") as stream:
+            yield _writer(stream, layout, labels, top_k)
+
+
+def _layout(path: Path) -> str:
     if path.suffix not in (".csv", ".jsonl"):
         raise ZottaError(f"predictions go to a .csv or a .jsonl file, not to {path}")
-    with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as stream:
-        write_row = _csv(stream, top_k) if path.suffix == ".csv" else _jsonl(stream)
+    return path.suffix.removeprefix(".")
 
-        def write(names: Sequence[str], probabilities: Floats, adapted: bool) -> None:
-            best = np.argsort(-probabilities, axis=1, kind="stable")[:, :top_k]
-            for name, row, order in zip(names, probabilities, best, strict=True):
-                top = [(_label(labels, index), float(row[index])) for index in order]
-                write_row(name, top, adapted)
 
-        yield write
+def _writer(stream: TextIO, layout: str, labels: Sequence[str], top_k: int) -> Writer:
+    write_row = _csv(stream, top_k) if layout == "csv" else _jsonl(stream)
+
+    def write(names: Sequence[str], probabilities: Floats, adapted: bool) -> None:
+        best = np.argsort(-probabilities, axis=1, kind="stable")[:, :top_k]
+        for name, row, order in zip(names, probabilities, best, strict=True):
+            top = [(_label(labels, index), float(row[index])) for index in order]
+            write_row(name, top, adapted)
+        if stream is sys.stdout:
+            stream.flush()  # whoever reads the pipe may be waiting for the answer
+
+    return write
 
 
 def _label(labels: Sequence[str], index: int) -> str | int:
@@ -47,7 +87,8 @@ def _label(labels: Sequence[str], index: int) -> str | int:
 
 
 def _csv(stream: TextIO, top_k: int) -> Any:
-    table = csv.writer(stream)
+    # RFC 4180's line ends in a file; in a pipe they would stick to the last cell.
+    table = csv.writer(stream, lineterminator="\n" if stream is sys.stdout else "\r\n")
     more = [f"{what}_{rank}" for rank in range(2, top_k + 1) for what in ("label", "confidence")]
     table.writerow(["image", "label", "confidence", *more, "adapted"])
 

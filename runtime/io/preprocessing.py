@@ -25,16 +25,49 @@ _BLOCK = 32  # output rows whose filters are applied in one product
 
 
 def as_batch(images: Images, p: Preprocessing) -> Floats:
-    """The network's input from uint8 images, or from a batch that is preprocessed already."""
+    """The network's input.
+
+    Parameters
+    ----------
+    images
+        uint8 images of any sizes, or a float batch that is preprocessed already, whose shape and
+        values are checked.
+    p
+        How the model's images are prepared.
+
+    Examples
+    --------
+    >>> p = Preprocessing(2, 2, (0.5,), (0.25,))
+    >>> white = np.full((1, 4, 4, 1), 255, np.uint8)
+    >>> as_batch(white, p)
+    array([[[[2., 2.],
+             [2., 2.]]]], dtype=float32)
+    """
     if isinstance(images, np.ndarray) and np.issubdtype(images.dtype, np.floating):
         return _checked(images, p)
     return prepare(images, p)
 
 
 def prepare(images: Images, p: Preprocessing) -> Floats:
-    """uint8 images [H, W], [H, W, 1] or [H, W, 3] (RGB), of any sizes, to float32 [B, C, H, W].
+    """The network's input from images: resized, cropped and normalised.
 
-    An array is a batch along its first axis. With `p.layout` NHWC the result is [B, H, W, C].
+    Parameters
+    ----------
+    images
+        uint8 images [H, W], [H, W, 1] or [H, W, 3] (RGB) of any sizes; an array is a batch along
+        its first axis.
+    p
+        How the model's images are prepared.
+
+    Returns
+    -------
+    float32 [B, C, H, W], or [B, H, W, C] with `p.layout` NHWC.
+
+    Examples
+    --------
+    >>> p = Preprocessing(32, 32, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5), resize=36)
+    >>> prepare([np.zeros((48, 64), np.uint8), np.zeros((90, 40, 3), np.uint8)], p).shape
+    (2, 3, 32, 32)
     """
     images = _as_images(images)
     planes = np.empty((len(images), p.channels, p.height, p.width), np.float32)
@@ -49,9 +82,26 @@ def mirrored(batch: Floats, p: Preprocessing) -> Floats:
 
 
 def fit(image: NDArray[Any], p: Preprocessing, index: int = 0) -> Image:
-    """The pixels the network will see: resized and centre-cropped to uint8 [height, width, C].
+    """The pixels the network will see: resized and centre-cropped.
 
-    An image that has the input's size is left as it is. `index` is what an error calls it.
+    Parameters
+    ----------
+    image
+        uint8 [H, W], [H, W, 1] or [H, W, 3]; one that has the input's size is left as it is.
+    p
+        How the model's images are prepared.
+    index
+        What an error calls the image.
+
+    Returns
+    -------
+    uint8 [height, width, C].
+
+    Examples
+    --------
+    >>> p = Preprocessing(32, 32, (0.5,), (0.5,))
+    >>> fit(np.zeros((48, 64, 3), np.uint8), p).shape
+    (32, 32, 1)
     """
     pixels = _with_channels(_valid(image, index), p.channels)
     rows, columns = pixels.shape[:2]

@@ -1,26 +1,19 @@
-"""Where images come from: folders, globs, arrays, videos, cameras, paths on stdin.
+"""Streams of images: stored ones in every layout, videos, cameras, paths on stdin."""
 
->>> source = open_source("photos/")
->>> for batch in batches(source, 64):
-...     model.predict([sample.image for sample in batch])
-"""
-
-import glob
 import logging
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from zotta_edge.errors import ZottaError
-from zotta_edge.runtime.io.arrays import Labelled, load_images
-from zotta_edge.runtime.io.images import Image, list_images, read_image
-from zotta_edge.runtime.io.labels import class_folder, read_labels
+from zotta_edge.runtime.io.classes import Classes
+from zotta_edge.runtime.io.images import Image, read_image
+from zotta_edge.runtime.io.labels import Labels, Written, read_labels
+from zotta_edge.runtime.io.layouts import ImageSet, open_images
 
 if TYPE_CHECKING:
     import cv2
@@ -29,6 +22,7 @@ VIDEOS = frozenset(
     {".avi", ".m4v", ".mjpeg", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".ts", ".webm", ".wmv"}
 )
 FOLDERS = "folders"  # instead of a labels file: the class is the folder
+ANY_NUMBER = Classes(2**31)
 
 Report = Callable[[str], None]
 
@@ -61,65 +55,65 @@ class Source(ABC):
         """Every sample's name, where it is known before the stream starts."""
         return []
 
-    def labels(self, where: str | Path | None = None) -> Mapping[str, int] | None:
-        """Class numbers by name, from a CSV or an .npy; None asks what the source itself knows."""
-        if where is None:
-            return self.own_labels()
-        if str(where) == FOLDERS and not Path(where).exists():
-            return self.folder_labels()
-        return read_labels(where, self.names())
-
-    def own_labels(self) -> Mapping[str, int] | None:
+    def written(self) -> Written | None:
+        """The labels that the source itself has, as they are written."""
         return None
 
-    def folder_labels(self) -> Mapping[str, int]:
-        raise ZottaError(f"{self.name} has no class folders: give a labels file")
+    def labels(
+        self, where: str | Path | None = None, classes: Classes = ANY_NUMBER
+    ) -> Labels[int] | None:
+        """Class numbers by name.
 
+        Parameters
+        ----------
+        where
+            A CSV, an .npy, or `folders` for class folders, which then must be the model's classes.
+            None takes what the source itself has, class folders where their names are classes.
+        classes
+            Those of the model; without them, labels are numbers.
+        """
+        if where is None:
+            own = self.written()
+            return own.recognised(classes) if own else None
+        if str(where) == FOLDERS and not Path(where).exists():
+            return self._class_folders().numbers(classes)
+        return read_labels(where, self.names()).numbers(classes)
 
-@dataclass
-class Files(Source):
-    """Image files by path; what cannot be read is reported and skipped, or fatal with `strict`."""
-
-    name: str
-    paths: Mapping[str, Path]  # sample name -> file
-    strict: bool
-    on_bad: Report
-
-    def names(self) -> list[str]:
-        return list(self.paths)
-
-    def __iter__(self) -> Iterator[Sample]:
-        return _readable(self.paths.items(), self.strict, self.on_bad)
-
-    def folder_labels(self) -> Mapping[str, int]:
-        """Classes numbered in the order of their folders' names, as ImageNet's are."""
-        folders = {name: class_folder(path) for name, path in self.paths.items()}
-        numbers = {folder: number for number, folder in enumerate(sorted(set(folders.values())))}
-        if len(numbers) < 2:
+    def _class_folders(self) -> Written:
+        own = self.written()
+        if own is None or not own.folders:
+            raise ZottaError(f"{self.name} has no class folders: give a labels file")
+        if len(set(own.labels.values())) < 2:
             raise ZottaError(f"{self.name} has a single class folder: give a labels file")
-        return {name: numbers[folder] for name, folder in folders.items()}
+        return own
 
 
 @dataclass
-class Arrays(Source):
-    """Images in memory or in a mapped file; a sample's name is its index."""
+class Stored(Source):
+    """Images in files or in an array, as `layouts` finds them."""
 
-    name: str
-    content: Labelled
+    images: ImageSet
+    strict: bool = False
+    on_bad: Report = _warn
+
+    def __post_init__(self) -> None:
+        self.name = self.images.name
 
     def names(self) -> list[str]:
-        return [str(index) for index in range(len(self.content.images))]
+        return list(self.images.names)
 
     def __len__(self) -> int:
-        return len(self.content.images)
+        return len(self.images)
 
     def __iter__(self) -> Iterator[Sample]:
-        for index, image in enumerate(self.content.images):
-            yield Sample(str(index), np.asarray(image))
+        """What cannot be read is reported and skipped, or fatal with `strict`."""
+        images = self.images
+        if images.files:
+            return _readable(zip(images.names, images.files, strict=True), self.strict, self.on_bad)
+        return (Sample(name, images.read(index)) for index, name in enumerate(images.names))
 
-    def own_labels(self) -> Mapping[str, int] | None:
-        labels = self.content.labels
-        return None if labels is None else {str(i): int(label) for i, label in enumerate(labels)}
+    def written(self) -> Written | None:
+        return self.images.written
 
 
 @dataclass
@@ -200,11 +194,8 @@ class Limited(Source):
     def names(self) -> list[str]:
         return self.source.names()[: self.limit]
 
-    def own_labels(self) -> Mapping[str, int] | None:
-        return self.source.own_labels()
-
-    def folder_labels(self) -> Mapping[str, int]:
-        return self.source.folder_labels()
+    def written(self) -> Written | None:
+        return self.source.written()
 
 
 def open_source(
@@ -214,9 +205,28 @@ def open_source(
     limit: int | None = None,
     on_bad: Report = _warn,
 ) -> Source:
-    """A folder, a glob, an image, `.npz` / `.npy`, a video, `camera:0`, `rtsp://...`, or `-`.
+    """Open a stream of images.
 
-    An image that cannot be read is told to `on_bad` and skipped; with `strict` it is an error.
+    Parameters
+    ----------
+    spec
+        A folder, a glob, an image, a CSV of names, `.npz` / `.npy`, a video, `camera:0`,
+        `rtsp://...`, or `-` for paths on stdin.
+    strict
+        Whether an image that cannot be read is an error.
+    limit
+        How many images to take at most.
+    on_bad
+        Is told of each image that cannot be read and is skipped.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> path = Path(tempfile.mkdtemp(), "test.npz")
+    >>> np.savez(path, images=np.zeros((5, 8, 8, 3), np.uint8))
+    >>> [[sample.name for sample in batch] for batch in batches(open_source(path), 2)]
+    [['0', '1'], ['2', '3'], ['4']]
     """
     source = spec if isinstance(spec, Source) else _opened(str(spec), strict, on_bad)
     return source if limit is None else Limited(source, limit)
@@ -227,8 +237,15 @@ def batches(
 ) -> Iterator[list[Sample]]:
     """Lists of `size` samples; the last may be shorter.
 
-    `transform` is applied to each image as it comes: 64 photographs fit in memory once they have
-    the network's size, not before.
+    Parameters
+    ----------
+    source
+        Samples, which are taken as they are needed.
+    size
+        How many make a batch.
+    transform
+        Is applied to each image as it comes: 64 photographs fit in memory once they have the
+        network's size, not before.
     """
     samples = iter(source)
     if transform:
@@ -246,19 +263,9 @@ def _opened(spec: str, strict: bool, on_bad: Report) -> Source:
         return Video(f"camera {camera}", int(camera))
     if "://" in spec:
         return Video(spec, spec)
-    if path.suffix.lower() in (".npy", ".npz"):
-        return Arrays(spec, load_images(path))
     if path.suffix.lower() in VIDEOS and path.is_file():
         return Video(spec, str(path))
-    return Files(spec, _named(list_images(spec), path), strict, on_bad)
-
-
-def _named(paths: list[Path], spec: Path) -> dict[str, Path]:
-    """Name files relative to the folder that was searched."""
-    root = spec if spec.is_dir() else spec.parent
-    while glob.has_magic(str(root)):
-        root = root.parent
-    return {path.relative_to(root).as_posix(): path for path in paths}
+    return Stored(open_images(spec), strict, on_bad)
 
 
 def _readable(paths: Iterable[tuple[str, Path]], strict: bool, on_bad: Report) -> Iterator[Sample]:

@@ -14,17 +14,33 @@ from numpy.typing import NDArray
 from zotta_edge.format import Floats
 from zotta_edge.runtime.engine.engine import Engine, Outputs
 from zotta_edge.runtime.engine.head import Head
-from zotta_edge.runtime.methods import Answer
-from zotta_edge.runtime.settings import Settings
+from zotta_edge.runtime.events import Events
+from zotta_edge.runtime.methods.contract import Answer, MethodSettings
 from zotta_edge.runtime.watch.statistics import Doubles
 
 
 class Neo:
-    """logits = head(embedding - mean of all embeddings so far)."""
+    """logits = head(embedding - mean of all embeddings so far).
+
+    Parameters
+    ----------
+    engine, settings, events
+        An opened model file; the others are not read.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from zotta_edge import AdaptiveModel
+    >>> from zotta_edge.models import embedded
+    >>> digits = np.load(embedded.STREAM)["images"][:16]
+    >>> model = AdaptiveModel.load(embedded.MODEL, method="neo")
+    >>> model.predict(digits).adapted
+    True
+    """
 
     moves_affines: ClassVar[bool] = False
 
-    def __init__(self, engine: Engine, settings: Settings) -> None:
+    def __init__(self, engine: Engine, settings: MethodSettings, events: Events) -> None:
         self._engine, self._head = engine, Head.open(engine)
         self.reset()
 

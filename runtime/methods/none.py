@@ -4,16 +4,32 @@ from typing import ClassVar
 
 from zotta_edge.format import Floats
 from zotta_edge.runtime.engine.engine import Engine
-from zotta_edge.runtime.methods import Answer, Stateless
-from zotta_edge.runtime.settings import Settings
+from zotta_edge.runtime.events import Events
+from zotta_edge.runtime.methods.contract import Answer, MethodSettings, Stateless
 
 
 class NoAdaptation(Stateless):
-    """The source parameters, always."""
+    """The source parameters, always.
+
+    Parameters
+    ----------
+    engine, settings, events
+        An opened model file; the others are not read.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from zotta_edge import AdaptiveModel
+    >>> from zotta_edge.models import embedded
+    >>> digits = np.load(embedded.STREAM)["images"][:16]
+    >>> model = AdaptiveModel.load(embedded.MODEL, method="none")
+    >>> model.predict(digits).adapted
+    False
+    """
 
     moves_affines: ClassVar[bool] = False
 
-    def __init__(self, engine: Engine, settings: Settings) -> None:
+    def __init__(self, engine: Engine, settings: MethodSettings, events: Events) -> None:
         self._engine = engine
 
     def predict(self, images: Floats) -> Answer:

@@ -6,26 +6,53 @@ own until a sample has come.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zotta_edge.format import Floats
+from zotta_edge.options import option
 from zotta_edge.runtime.engine.engine import Engine, Outputs
 from zotta_edge.runtime.engine.head import Head
-from zotta_edge.runtime.methods import Answer
-from zotta_edge.runtime.settings import Settings
+from zotta_edge.runtime.events import Events
+from zotta_edge.runtime.methods.contract import Answer, MethodSettings
 from zotta_edge.runtime.watch.statistics import entropies
 
-SUPPORTS = 20  # M, directions kept a class, those of lowest entropy; the first is its own row
+
+@dataclass(frozen=True)
+class T3ASettings(MethodSettings):
+    t3a_supports: int = option(
+        20, "M, directions kept a class, those of lowest entropy; the first is its own row", low=1
+    )
 
 
 class T3A:
+    """Replaces the rows of the classifier by means of confident features.
+
+    Parameters
+    ----------
+    engine, settings, events
+        An opened model file, `T3ASettings`, and where to report decisions.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from zotta_edge import AdaptiveModel
+    >>> from zotta_edge.models import embedded
+    >>> digits = np.load(embedded.STREAM)["images"][:16]
+    >>> model = AdaptiveModel.load(embedded.MODEL, method="t3a")
+    >>> model.predict(digits).adapted
+    True
+    >>> model.status()["supports"]  # 10 rows of the classifier, and the digits
+    26
+    """
+
     moves_affines: ClassVar[bool] = False
 
-    def __init__(self, engine: Engine, settings: Settings) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, settings: T3ASettings, events: Events) -> None:
+        self._engine, self._settings = engine, settings
         weight, self._bias = Head.open(engine).weights()
         self._rows = np.ascontiguousarray(weight.T)  # [class, D]
         self._lengths = np.linalg.norm(self._rows, axis=1)  # [class]
@@ -33,8 +60,9 @@ class T3A:
 
     def reset(self) -> None:
         classes, channels = self._rows.shape
-        self._supports: Floats = np.zeros((classes, SUPPORTS, channels), np.float32)
-        self._entropies: Floats = np.full((classes, SUPPORTS), np.inf, np.float32)  # inf: unused
+        supports = self._settings.t3a_supports
+        self._supports: Floats = np.zeros((classes, supports, channels), np.float32)
+        self._entropies: Floats = np.full((classes, supports), np.inf, np.float32)  # inf: unused
         self._supports[:, 0] = _unit(self._rows)
         self._entropies[:, 0] = entropies(self._rows @ self._rows.T + self._bias)
         self._centroids = self._rows

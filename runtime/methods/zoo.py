@@ -12,14 +12,20 @@ from numpy.typing import NDArray
 
 from zotta_edge.format import Floats, ModelInfo
 from zotta_edge.runtime.engine.engine import Engine, Outputs
-from zotta_edge.runtime.engine.forward import Batch
-from zotta_edge.runtime.methods import Answer
-from zotta_edge.runtime.settings import Settings
-from zotta_edge.runtime.state import file as states
+from zotta_edge.runtime.events import Events
+from zotta_edge.runtime.methods.contract import Answer, MethodSettings
+from zotta_edge.runtime.state import fields as states
 from zotta_edge.runtime.watch.statistics import entropies
-from zotta_edge.runtime.zeroth.estimator import SharedDirections
-from zotta_edge.runtime.zeroth.optimiser import Sgd
+from zotta_edge.runtime.zeroth.estimator import DirectionSettings, SharedDirections
+from zotta_edge.runtime.zeroth.forward import Batch
+from zotta_edge.runtime.zeroth.objective import EntropySettings
+from zotta_edge.runtime.zeroth.optimiser import OptimiserSettings, Sgd
 from zotta_edge.runtime.zeroth.parameters import Parameters
+
+
+@dataclass(frozen=True)
+class ZooSettings(MethodSettings, DirectionSettings, EntropySettings, OptimiserSettings):
+    """Nothing of its own."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +40,27 @@ class Entropy:
 
 
 class Zoo:
+    """The affines of every norm follow Eq. 2's estimate of the entropy's gradient.
+
+    Parameters
+    ----------
+    engine, settings, events
+        An opened model file, `ZooSettings`, and where to report decisions.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from zotta_edge import AdaptiveModel
+    >>> from zotta_edge.models import embedded
+    >>> digits = np.load(embedded.STREAM)["images"][:16]
+    >>> model = AdaptiveModel.load(embedded.MODEL, method="zoo")
+    >>> model.predict(digits).adapted, model.status()["steps"]
+    (True, 1)
+    """
+
     moves_affines: ClassVar[bool] = True
 
-    def __init__(self, engine: Engine, settings: Settings) -> None:
+    def __init__(self, engine: Engine, settings: ZooSettings, events: Events) -> None:
         self._engine, self._settings = engine, settings
         self._parameters = Parameters(engine.info, engine.chosen)
         self._estimator = SharedDirections(settings.pairs, settings.directions)
@@ -45,7 +69,7 @@ class Zoo:
         self.reset()
 
     @classmethod
-    def layers(cls, info: ModelInfo) -> tuple[int, ...]:
+    def layers(cls, info: ModelInfo, settings: ZooSettings) -> tuple[int, ...]:
         return tuple(index for index, layer in enumerate(info.layers) if layer.norms)
 
     def reset(self) -> None:
@@ -59,7 +83,7 @@ class Zoo:
         batch = Batch.of(self._engine, self._parameters, images)
         for _ in range(self._settings.steps):
             self._updates += 1
-            rate, size = self._settings.gains(self._updates)
+            rate, size = self._settings.rate(self._updates), self._settings.size(self._updates)
             estimate = self._estimator(batch, self._theta, self._objective, size, self._rng)
             self._theta = self._optimiser.step(self._theta, estimate.gradient, rate)
         return Answer(batch(self._theta).logits, True, None)

@@ -1,7 +1,9 @@
-"""The model as a service: the Open Inference Protocol, adaptation in the open, one writer.
+"""Serves a model that adapts: Open Inference Protocol, metrics and a dashboard.
 
->>> from zotta_edge.runtime.service import create_app
->>> app = create_app(AdaptiveModel.load("vit_int8.onnx"), "vit")  # an ASGI app, to run or to mount
+>>> from zotta_edge import AdaptiveModel
+>>> from zotta_edge.models import embedded
+>>> from zotta_edge.runtime.service import Config, create_app
+>>> app = create_app(AdaptiveModel.load(embedded.MODEL), "digits", Config(adapt="off"))
 """
 
 from importlib import import_module

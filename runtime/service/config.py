@@ -1,4 +1,4 @@
-"""The service's settings: flags, then the environment (ZOTTA_...), then a TOML file."""
+"""The service's options: flags win over the environment (ZOTTA_...), which wins over a file."""
 
 import ipaddress
 from collections.abc import Mapping
@@ -14,24 +14,37 @@ PREFIX = "ZOTTA_"
 
 @dataclass(frozen=True)
 class Config(Options):
-    """Everything that can be set, with defaults for one device and its own cameras."""
+    """The options of `zotta-edge serve`, with defaults for a device and its own cameras.
+
+    `zotta-edge serve --help` explains each; values are checked when they are given.
+
+    >>> Config(adapt="background", batch_size=8).local
+    True
+    >>> Config(batch_size=0)
+    Traceback (most recent call last):
+    zotta_edge.errors.ZottaError: batch_size is 0: expected a number at least 1
+    """
 
     model: Path | None = option(
-        None, "a calibrated model file; unset: embedded digits", metavar="FILE"
+        None, "a calibrated model file; unset: the embedded digits", metavar="FILE"
     )
-    host: str = option("127.0.0.1", "address to listen on; others than loopback need a token")
-    port: int = option(8080, "0: any free one", low=0, metavar="N")
+    host: str = option("127.0.0.1", "address to listen on; any but loopback needs a token")
+    port: int = option(8080, "port to listen on; 0: any free port", low=0, metavar="N")
     token_file: Path | None = option(
-        None, "file whose only line clients must send as `Authorization: Bearer`", metavar="FILE"
+        None,
+        "file with the token that clients must send as `Authorization: Bearer TOKEN`",
+        metavar="FILE",
     )
     state: Path | None = option(
-        None, "folder for what was learned: restored at start, saved while running", metavar="DIR"
+        None, "folder for what was learned: loaded at start, saved while running", metavar="DIR"
     )
-    save_every: int = option(50, "steps between two saves", low=1, metavar="STEPS")
+    save_every: int = option(50, "adaptation steps between two saves", low=1, metavar="STEPS")
     adapt: Literal["inline", "background", "off"] = option(
         "inline", "inline: adapt, then answer; background: answer, then adapt; off: never"
     )
-    method: str | None = option(None, "way to adapt; unset: that of `zotta-edge adapt`")
+    method: str | None = option(
+        None, "how to adapt, see `zotta-edge adapt --help`; unset: as there"
+    )
     batch_size: int = option(16, "images to adapt on at a time", low=1, metavar="N")
     max_wait: float = option(
         0.02,
@@ -41,15 +54,17 @@ class Config(Options):
     )
     deadline: float = option(
         1.0,
-        "seconds that an answer waits for adaptation; then the model answers as it is",
+        "seconds that an answer waits for adaptation before the current model answers",
         low=0,
         metavar="SECONDS",
     )
-    max_body: float = option(32.0, "largest request in MB, decompressed", low=0.001, metavar="MB")
-    max_requests: int = option(64, "at once; more are told to try again", low=1, metavar="N")
+    max_body: float = option(32.0, "largest request, after decompression", low=0.001, metavar="MB")
+    max_requests: int = option(
+        64, "requests at the same time; further ones get status 503", low=1, metavar="N"
+    )
     provider: str | None = option(None, "cpu (default), cuda, tensorrt, ...")
     threads: int | None = option(None, "unset: physical cores", low=1, metavar="N")
-    log: Literal["plain", "json"] = option("plain", "lines for people, or JSON objects")
+    log: Literal["plain", "json"] = option("plain", "format of the log: text or JSON lines")
 
     @property
     def local(self) -> bool:
@@ -57,7 +72,7 @@ class Config(Options):
         return is_local(self.host)
 
     def read_token(self) -> str | None:
-        """The token, without which only loopback is served."""
+        """The token in the file; None, which is allowed for loopback only, without a file."""
         if self.token_file is None:
             if not self.local:
                 raise ZottaError(
@@ -78,7 +93,7 @@ class Config(Options):
 
 
 def is_local(host: str) -> bool:
-    """Whether a name or an address is this machine's for itself."""
+    """Whether a name or an address can only be reached from this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -88,7 +103,21 @@ def is_local(host: str) -> bool:
 def load(
     flags: Mapping[str, Any], environment: Mapping[str, str], file: Path | None
 ) -> tuple[Config, dict[str, Any]]:
-    """The configuration, and the file's [settings] of adaptation."""
+    """Combine all places that options may stand in.
+
+    Parameters
+    ----------
+    flags
+        Of the command line, by name; None for those not given.
+    environment
+        Variables; those with our prefix are read.
+    file
+        TOML, if any.
+
+    Returns
+    -------
+    The options, and the file's [settings] of adaptation.
+    """
     table = read_toml(file) if file else {}
     settings = table.pop("settings", {})
     if not isinstance(settings, dict):

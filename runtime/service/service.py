@@ -1,4 +1,4 @@
-"""One model in service: who asks, who learns, what is kept."""
+"""A model that is served: answering, learning, saving and reporting, without HTTP."""
 
 import asyncio
 import logging
@@ -15,35 +15,45 @@ from zotta_edge.runtime.adaptive import AdaptiveModel, Result
 from zotta_edge.runtime.service.config import Config
 from zotta_edge.runtime.service.http.errors import ServiceError
 from zotta_edge.runtime.service.http.protocol import VERSION
-from zotta_edge.runtime.service.learning.batching import READER, Gatherer
+from zotta_edge.runtime.service.learning.batching import READER, Batcher
 from zotta_edge.runtime.service.learning.snapshots import Snapshot, Store
 from zotta_edge.runtime.service.learning.worker import Learned, Report, Writer
 from zotta_edge.runtime.service.observe.metrics import Metrics
-from zotta_edge.runtime.service.observe.monitor import Listener, Monitor, finite, label
+from zotta_edge.runtime.service.observe.monitor import Monitor, finite, label
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-_PREPARE = "zotta-prepare"  # threads that read requests and decode images
+_PREPARE = "zotta-prepare"  # threads that parse requests and decode images
 _PREPARING = 2
 _LAST_SAVE = 3.0  # seconds that a shutdown waits for an update under way
 
 
 class Service:
-    """Everything that the routes need, without HTTP."""
+    """What the routes call.
+
+    Parameters
+    ----------
+    model
+        Belongs to the service from now on: only its writer thread may change it.
+    name
+        What clients call the model.
+    config
+        Mode, batches and where states are kept.
+    """
 
     def __init__(self, model: AdaptiveModel, name: str, config: Config) -> None:
         self.model, self.name, self.config = model, name, config
         self.draining = False
-        # What others have learned is not this one's to put aside, to overwrite or to prune.
+        # With adaptation off, the saved states belong to another process: leave them alone.
         self._store = Store(None if self.mode == "off" else config.state, name, config.save_every)
         self._store.resume(model)
         self._writer = Writer()
         self._prepare = ThreadPoolExecutor(_PREPARING, _PREPARE)
         self.metrics = Metrics(name, model.info.recipe.precision, model.method)
         self.monitor = Monitor(model.info, Report.of(model), self.metrics)
-        self._listener = Listener(self.monitor, self._writer.thread.ident)
-        self.gatherer = Gatherer(model, self._writer, config, self)
+        model.events.subscribe(self.monitor.events.record)
+        self.batcher = Batcher(model, self._writer, config, self)
         self._paused = False
 
     @property
@@ -52,27 +62,27 @@ class Service:
 
     @property
     def drift(self) -> float | None:
-        """As of the last lesson: one that is under way may have moved half of the numbers."""
+        """The drift after the last learned batch; an update under way does not show."""
         drift: float | None = finite(self.monitor.report.status.get("drift"))
         return drift
 
     def check_name(self, path: Mapping[str, str]) -> None:
-        """Whether a request's path means this model."""
+        """Refuse a path that names another model or version."""
         name, version = path["model"], path.get("version", VERSION)
         if name != self.name:
             raise ServiceError(404, f"no model is called {name[:80]}: this is {self.name}")
         if version != VERSION:
             raise ServiceError(404, f"there is no version {version[:20]}: only {VERSION}")
 
-    async def prepared(self, work: Callable[[], T]) -> T:
-        """Run what reads a request beside the event loop."""
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """Run `work` in a thread, beside the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._prepare, work)
 
     async def predict(self, images: Floats, adapt: bool) -> Result:
         """Answer prepared images [batch, C, H, W]."""
         started = time.perf_counter()
-        result = await self.gatherer.answer(images, adapt)
-        self.monitor.took(time.perf_counter() - started)
+        result = await self.batcher.answer(images, adapt)
+        self.monitor.record_latency(time.perf_counter() - started)
         return result
 
     def answered(self, result: Result, seconds: float) -> None:
@@ -86,7 +96,7 @@ class Service:
         self.monitor.dropped(images)
 
     async def reset(self) -> None:
-        """Back to the source, on disk too."""
+        """Go back to the source parameters, on disk too."""
 
         def work() -> Report:
             self.model.reset()
@@ -94,19 +104,19 @@ class Service:
             return Report.of(self.model)
 
         await self._change(work)
-        self.monitor.was_reset("request")
-        self.monitor.note("reset", "asked for")
+        self.monitor.events.record_reset("request")
+        self.monitor.events.note("reset")
 
     async def pause(self) -> None:
-        self._paused, self.gatherer.learning = True, False
+        self._paused, self.batcher.learning = True, False
         await self._change(self._frozen)
-        self.monitor.note("pause", "asked for")
+        self.monitor.events.note("pause")
 
     async def resume(self) -> None:
         self._paused = False
-        self.gatherer.learning = self.mode != "off" and not self.draining
-        await self._write(self.model.unfreeze)  # in its turn: a pause may still wait for its own
-        self.monitor.note("resume", "asked for")
+        self.batcher.learning = self.mode != "off" and not self.draining
+        await self._write(self.model.unfreeze)  # in order: a pause may still be waiting
+        self.monitor.events.note("resume")
 
     def _frozen(self) -> Report:
         self.model.freeze()
@@ -117,7 +127,7 @@ class Service:
 
     async def snapshot(self) -> Snapshot:
         taken = await self._write(partial(self._store.take, self.model))
-        self.monitor.note("snapshot", taken.id)
+        self.monitor.events.note("snapshot", taken.id)
         return taken
 
     async def restore(self, name: str) -> None:
@@ -126,18 +136,18 @@ class Service:
             return Report.of(self.model)
 
         await self._change(work)
-        self.monitor.note("restore", name)
+        self.monitor.events.note("restore", name)
 
     async def _change(self, work: Callable[[], Report]) -> None:
-        """Change the model in its turn; images from before are no longer learned from."""
-        self.gatherer.forget()
+        """Change the model in the writer; images from before are not learned from after it."""
+        self.batcher.forget()
         self.monitor.changed(await self._write(work))
 
     async def _write(self, work: Callable[[], T]) -> T:
         return await asyncio.wrap_future(self._writer.submit(work))
 
     def adaptation(self) -> dict[str, Any]:
-        """The whole picture, all of it safe for JSON."""
+        """Everything that GET /v2/models/{model}/adaptation tells, safe for JSON."""
         status, monitor = self.monitor.report.status, self.monitor
         guard = status.get("guard", {})
         resets = status["resets"] + guard.get("collapse", 0) + guard.get("returned", 0)
@@ -151,17 +161,17 @@ class Service:
             "images": status["images"],
             "batches": status["batches"],
             "answered": monitor.images,
-            "waiting": len(self.gatherer.lessons),
-            "dropped": monitor.lost,
+            "waiting": len(self.batcher.queue),
+            "dropped": monitor.dropped_images,
             "drift": status.get("drift"),
             "significance": status.get("significance"),
             "distance": status.get("distance"),
             "filter": status.get("filter"),
             "layers": monitor.layers(),
             "guard": dict(guard),
-            "events": list(monitor.events),
+            "events": monitor.events.recent(),
             "resets": resets,
-            "last_reset": monitor.last_reset,
+            "last_reset": monitor.events.last_reset,
             "entropy": monitor.entropy,
             "latency": monitor.latency(),
             "recent": monitor.classes(),
@@ -174,7 +184,7 @@ class Service:
 
     @property
     def working(self) -> bool:
-        """Whether a thread may still be at work, for however long."""
+        """Whether any of our threads may still be running."""
         pools = (READER, _PREPARE)
         return self._writer.busy or any(
             thread.name.startswith(pools) for thread in threading.enumerate()
@@ -184,24 +194,23 @@ class Service:
         return label(self.model.info, index)
 
     def drain(self) -> None:
-        """Not ready any more, and in a hurry with what is still there."""
+        """Say that we are not ready, learn no more and answer what is waiting."""
         self.draining = True
-        self.gatherer.hurry()
+        self.batcher.drain()
 
     async def close(self) -> None:
-        """Save and let go; an update that takes too long is left out."""
+        """Save the state and stop; an update that takes too long is left out."""
         self.drain()
         saved = asyncio.wrap_future(self._writer.submit(partial(self._store.save, self.model)))
         done, _ = await asyncio.wait({saved}, timeout=_LAST_SAVE)
         if not done:
             log.warning("an update is still under way: the last saved state stands")
-        self.gatherer.close()
+        self.batcher.close()
         self._prepare.shutdown(wait=False)
-        self._listener.close()
         if done:
             self._store.close()
 
     def release(self) -> None:
-        """For a process that ends here and now, whatever its writer is at."""
+        """Let go of the state's lock when the process is about to end at once."""
         with suppress(OSError):
             self._store.close()

@@ -2,76 +2,19 @@
 
 import hashlib
 import json
-import os
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-from numpy.random import PCG64, Generator
 from numpy.typing import NDArray
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.files import replacing
+from zotta_edge.runtime.state import version1
+from zotta_edge.runtime.state.fields import Arrays
 
-FORMAT_VERSION = "1"
-Arrays = Mapping[str, NDArray[Any]]
-
-
-class Stateful(Protocol):
-    """A part of a method that a state file carries."""
-
-    def reset(self) -> None: ...
-
-    def state(self) -> dict[str, NDArray[Any]]: ...
-
-    def restore(self, state: Arrays) -> None: ...
-
-
-def joined(parts: Mapping[str, Arrays]) -> dict[str, NDArray[Any]]:
-    """The arrays of several parts under `part.array`; `section` takes one out again."""
-    return {f"{part}.{name}": array for part, own in parts.items() for name, array in own.items()}
-
-
-def section(state: Arrays, part: str) -> dict[str, NDArray[Any]]:
-    prefix = f"{part}."
-    return {
-        name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)
-    }
-
-
-def states_of(parts: Mapping[str, Stateful]) -> dict[str, NDArray[Any]]:
-    return joined({name: part.state() for name, part in parts.items()})
-
-
-def restore_all(parts: Mapping[str, Stateful], state: Arrays) -> None:
-    for name, part in parts.items():
-        part.restore(section(state, name))
-
-
-_HALF = (1 << 64) - 1
-
-
-def rng_to_array(rng: Generator) -> NDArray[np.uint64]:
-    """A PCG64 generator's 128-bit numbers in halves, and its spare 32 bits."""
-    state = rng.bit_generator.state
-    numbers = (state["state"]["state"], state["state"]["inc"])
-    halves = [half for number in numbers for half in (number >> 64, number & _HALF)]
-    return np.array([*halves, state["has_uint32"], state["uinteger"]], np.uint64)
-
-
-def rng_from_array(numbers: NDArray[np.uint64]) -> Generator:
-    a, b, c, d, has_uint32, uinteger = (int(number) for number in numbers)
-    bits = PCG64()
-    bits.state = {
-        "bit_generator": "PCG64",
-        "state": {"state": a << 64 | b, "inc": c << 64 | d},
-        "has_uint32": has_uint32,
-        "uinteger": uinteger,
-    }
-    return Generator(bits)
+FORMAT_VERSION = "2"
 
 
 def save(path: str | Path, arrays: Arrays, model: str, method: str) -> None:
@@ -95,10 +38,10 @@ def save(path: str | Path, arrays: Arrays, model: str, method: str) -> None:
 def load(path: str | Path, like: Arrays, model: str, method: str) -> dict[str, NDArray[Any]]:
     """Read a state that fits: of this model and method, whole, with arrays like the given ones."""
     header, arrays = _read(Path(path))
-    if header.get("format") != FORMAT_VERSION:
+    if header.get("format") not in (version1.FORMAT, FORMAT_VERSION):
         raise ZottaError(
-            f"{path} has state format {header.get('format')}, this version reads {FORMAT_VERSION}: "
-            "start with a new state file"
+            f"{path} has state format {header.get('format')}, this version reads "
+            f"{version1.FORMAT} and {FORMAT_VERSION}: start with a new state file"
         )
     checksum = header.pop("checksum", "")
     if checksum != _checksum(arrays, header):
@@ -107,11 +50,43 @@ def load(path: str | Path, like: Arrays, model: str, method: str) -> dict[str, N
         raise ZottaError(f"{path} belongs to another model file: give each model its own state")
     if header["method"] != method:
         raise ZottaError(f"{path} is a state of method {header['method']}, not of {method}")
-    if _shapes(arrays) != _shapes(like):
+    if header["format"] == version1.FORMAT:
+        arrays = _upgraded(path, arrays, method)
+    _check_fields(path, arrays, like)
+    return arrays
+
+
+def _upgraded(path: str | Path, arrays: Arrays, method: str) -> dict[str, NDArray[Any]]:
+    try:
+        return version1.upgraded(arrays, method)
+    except (KeyError, IndexError, ValueError) as error:
+        raise ZottaError(
+            f"{path} has state format {version1.FORMAT} (zotta-edge 0.1.0) with other fields than "
+            "that version wrote: start with a new state file"
+        ) from error
+
+
+def _check_fields(path: str | Path, arrays: Arrays, like: Arrays) -> None:
+    """Refuse unknown fields, missing ones but for whole table rows, and other shapes."""
+    if unknown := sorted(arrays.keys() - like.keys()):
+        raise ZottaError(
+            f"{path} holds {unknown[0]}, which this version does not know: use the version that "
+            "wrote it, or a new state file"
+        )
+    rows = {_row(name) for name in arrays}
+    missing = [name for name in like if name not in arrays]
+    if lacking := [name for name in missing if "[" not in name or _row(name) in rows]:
+        raise ZottaError(f"{path} lacks {lacking[0]}: use a new state file")
+    shapes = _shapes(like)
+    if any(shapes[name] != shape for name, shape in _shapes(arrays).items()):
         raise ZottaError(
             f"{path} was made with other settings (layers or queue): use those, or a new state file"
         )
-    return arrays
+
+
+def _row(name: str) -> str:
+    """The part of a name that says which row of a table a field belongs to (`fields.row`)."""
+    return name.partition("]")[0]
 
 
 def _read(path: Path) -> tuple[dict[str, str], dict[str, NDArray[Any]]]:
@@ -139,58 +114,3 @@ def _checksum(arrays: Arrays, header: Mapping[str, str]) -> str:
         digest.update(f"{name} {dtype} {shape}".encode())
         digest.update(np.ascontiguousarray(arrays[name]).tobytes())
     return digest.hexdigest()
-
-
-@contextmanager
-def claim(path: str | Path) -> Iterator[None]:
-    """Hold a state file for one process; a second one is refused at once.
-
-    The lock is the operating system's, on a file of its own beside the state, and ends with the
-    process however that ends.
-    """
-    lock = Path(path).with_name(f".{Path(path).name}.lock")
-    handle = _locked(lock, path)
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            lock.unlink()
-        os.close(handle)
-
-
-def _locked(lock: Path, path: str | Path) -> int:
-    while True:
-        try:
-            handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
-        except OSError as error:
-            raise ZottaError(f"cannot keep a state at {path}: {error.strerror}") from error
-        try:
-            _lock(handle)
-        except OSError as error:
-            os.close(handle)
-            raise ZottaError(
-                f"{path} is in use by another process: give each process a state file of its own"
-            ) from error
-        if _is_same(handle, lock):
-            return handle
-        os.close(handle)  # its holder removed it between our opening and locking it
-
-
-def _is_same(handle: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(handle), path.stat())
-    except FileNotFoundError:
-        return False
-
-
-if sys.platform == "win32":
-    import msvcrt
-
-    def _lock(handle: int) -> None:
-        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
-
-else:
-    import fcntl
-
-    def _lock(handle: int) -> None:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,15 +1,26 @@
 """How far the stream has moved away from the source, from features every pass computes anyway."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zotta_edge.format import Floats
+from zotta_edge.options import Options, option
 from zotta_edge.runtime.watch.statistics import Doubles, Source, floored
 
-_ENOUGH = 8  # samples before one odd image can no longer pass for a drift
+
+@dataclass(frozen=True)
+class DriftSettings(Options):
+    drift_threshold: float = option(
+        10.0, "adapt when the stream is this many times further off than noise explains", low=1
+    )
+    drift_window: int = option(64, "samples behind the drift score", low=8)
+    drift_minimum: int = option(
+        8, "samples before which nothing counts as drift: one odd image is none", low=1
+    )
 
 
 class RunningMean:
@@ -36,11 +47,15 @@ class RunningMean:
         self.mean, self.samples, self.variance = np.zeros_like(self.mean), 0, 0.0
 
     def state(self) -> dict[str, NDArray[Any]]:
-        return {"mean": self.mean, "numbers": np.array([self.samples, self.variance])}
+        return {
+            "mean": self.mean,
+            "samples": np.array([self.samples]),
+            "variance": np.array([self.variance]),
+        }
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         self.mean = state["mean"]
-        self.samples, self.variance = int(state["numbers"][0]), float(state["numbers"][1])
+        self.samples, self.variance = int(state["samples"][0]), float(state["variance"][0])
 
 
 class Drift:
@@ -51,17 +66,18 @@ class Drift:
     all layers are.
     """
 
-    def __init__(self, source: Source, chosen: tuple[int, ...], window: int) -> None:
+    def __init__(self, source: Source, chosen: tuple[int, ...], settings: DriftSettings) -> None:
         self.untouched_layers = min(chosen)
         watched = source.ends[self.untouched_layers - 1]  # [-1]: all
         self._source_mean, std = source.mean[:watched], source.std[:watched]
         self._std = floored(std)
         self._source_noise = 1 / source.samples
-        self._window = window
+        self._settings = settings
+        self._now = RunningMean(settings.drift_window, len(self._source_mean))
         self.reset()
 
     def reset(self) -> None:
-        self._now = RunningMean(self._window, len(self._source_mean))
+        self._now.reset()
         self._reference, self._reference_noise = self._source_mean, self._source_noise
 
     def observe(self, features: Sequence[Floats]) -> None:
@@ -81,6 +97,14 @@ class Drift:
         return self._significance(self._source_mean, self._source_noise)
 
     @property
+    def significant(self) -> bool:
+        return self.significance >= self._settings.drift_threshold
+
+    @property
+    def changed(self) -> bool:
+        return self.change >= self._settings.drift_threshold
+
+    @property
     def change(self) -> float:
         """The same against the stream as it was when `remember` was called."""
         return self._significance(self._reference, self._reference_noise)
@@ -96,7 +120,7 @@ class Drift:
         self.remember()
 
     def _significance(self, mean: Doubles, noise: float) -> float:
-        if self._now.samples < _ENOUGH:
+        if self._now.samples < self._settings.drift_minimum:
             return 0.0
         return self._distance(mean) / (self._now.variance + noise)
 
@@ -105,14 +129,13 @@ class Drift:
         return float(np.square((self._now.mean - mean) / self._std).mean())
 
     def state(self) -> dict[str, NDArray[Any]]:
-        now = self._now
-        return {
-            "mean": now.mean,
+        reference = {
             "reference": self._reference,
-            "numbers": np.array([now.samples, now.variance, self._reference_noise]),
+            "reference_noise": np.array([self._reference_noise]),
         }
+        return self._now.state() | reference
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        samples, self._now.variance, self._reference_noise = state["numbers"].tolist()
-        self._now.samples, self._now.mean = int(samples), state["mean"]
+        self._now.restore(state)
         self._reference = state["reference"]
+        self._reference_noise = float(state["reference_noise"][0])

@@ -1,19 +1,27 @@
-"""When to adapt: on drift, while it pays, and again when the stream changes."""
+"""When to adapt: on drift, for as long as the objective falls, and again after a change."""
 
-import logging
 from collections.abc import Mapping
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from zotta_edge.runtime.settings import Settings
-from zotta_edge.runtime.watch.drift import Drift
-
-log = logging.getLogger(__name__)
+from zotta_edge.options import option
+from zotta_edge.runtime.events import Events, PhaseChanged
+from zotta_edge.runtime.state import fields as states
+from zotta_edge.runtime.watch.drift import Drift, DriftSettings
 
 Phase = Literal["watching", "adapting", "settled"]
-_PHASES: tuple[Phase, ...] = ("watching", "adapting", "settled")
+
+
+@dataclass(frozen=True)
+class GateSettings(DriftSettings):
+    always: bool = option(False, "adapt on every batch, as the paper does")
+    patience: int = option(512, "samples after which adaptation must have paid", low=1)
+    worthwhile: float = option(
+        0.01, "share by which the objective must fall from one such stretch to the next", low=0
+    )
 
 
 class Gate:
@@ -24,8 +32,8 @@ class Gate:
     the next by the share `worthwhile`. Closed that way it opens when the stream changes.
     """
 
-    def __init__(self, drift: Drift, settings: Settings) -> None:
-        self._drift, self._settings = drift, settings
+    def __init__(self, drift: Drift, settings: GateSettings, events: Events) -> None:
+        self._drift, self._settings, self._events = drift, settings, events
         self.reset()
 
     def reset(self) -> None:
@@ -37,17 +45,17 @@ class Gate:
         return self._settings.always or self.phase == "adapting"
 
     def update(self) -> bool:
-        """Look at the drift; True when the stream has just come back to the source."""
-        threshold = self._settings.drift_threshold
-        drifted = self._drift.significance >= threshold
+        """Follow the drift; True when the stream has just come back to the source."""
+        drifted = self._drift.significant
         if self.phase == "watching":
             if drifted:
                 self._enter("adapting", f"drift {self._drift.score:.2f}")
             return False
-        if self._drift.significance <= threshold / 2:  # half: no flicker at the threshold
+        half = self._settings.drift_threshold / 2  # at the whole threshold it would flicker
+        if self._drift.significance <= half:
             self._enter("watching", "the stream is like the source again")
             return not self._settings.always
-        if drifted and self._drift.change >= threshold:
+        if drifted and self._drift.changed:
             self._enter("adapting", "the stream changed")
         return False
 
@@ -66,7 +74,7 @@ class Gate:
             self._start_stretch(mean)
 
     def _enter(self, phase: Phase, reason: str) -> None:
-        log.info("%s -> %s: %s", self.phase, phase, reason)
+        self._events.report(PhaseChanged(self.phase, phase, reason))
         self.phase = phase
         self._drift.remember()
         self._start_stretch()
@@ -75,9 +83,14 @@ class Gate:
         self._previous, self._total, self._samples = previous, 0.0, 0
 
     def state(self) -> dict[str, NDArray[Any]]:
-        phase = _PHASES.index(self.phase)
-        return {"numbers": np.array([phase, self._previous, self._total, self._samples])}
+        return {
+            "phase": states.text_to_array(self.phase),
+            "previous": np.array([self._previous]),
+            "total": np.array([self._total]),
+            "samples": np.array([self._samples]),
+        }
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        phase, self._previous, self._total, samples = state["numbers"].tolist()
-        self.phase, self._samples = _PHASES[int(phase)], int(samples)
+        self.phase = cast(Phase, states.text_from_array(state["phase"]))
+        self._previous, self._total = float(state["previous"][0]), float(state["total"][0])
+        self._samples = int(state["samples"][0])

@@ -1,4 +1,4 @@
-"""What the objective and the drift score see of a batch: pooled features and entropies."""
+"""Statistics of a batch: pooled features, their moments, entropies."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zotta_edge.format import Calibration, Floats
+from zotta_edge.options import Options, option
 from zotta_edge.runtime.engine.engine import Outputs
 
 Doubles = NDArray[np.float64]
@@ -40,9 +41,25 @@ def entropies(logits: Floats) -> Floats:
 
 
 def floored(std: NDArray[Any]) -> Doubles:
-    """A unit for each channel: its own spread, but not a dead one's, which would count for all."""
+    """Each channel's spread as its unit, with a floor: a dead channel would outweigh all others."""
     unit: Doubles = np.maximum(std, _LEAST_SPREAD * std.max(), dtype=np.float64)
     return unit
+
+
+def shrunk(shift: Doubles, variance: Doubles) -> Doubles:
+    """A shift, less the share of its length that its sampling variance explains (James-Stein)."""
+    length = float(np.square(shift).sum())
+    kept: Doubles = shift * max(0.0, 1 - float(variance.sum()) / length) if length else shift
+    return kept
+
+
+@dataclass(frozen=True)
+class QueueSettings(Options):
+    queue: int = option(
+        4,
+        "samples behind the statistics: a smaller batch is filled up with the last ones' features",
+        low=1,
+    )
 
 
 @dataclass(frozen=True)

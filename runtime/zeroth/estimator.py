@@ -8,12 +8,35 @@ import numpy as np
 from numpy.random import Generator
 
 from zotta_edge.format import Floats
+from zotta_edge.options import Options, option
 from zotta_edge.runtime.engine.engine import Outputs
-from zotta_edge.runtime.settings import Settings
 from zotta_edge.runtime.zeroth.objective import Objective, SampleObjective
 
 Loss = TypeVar("Loss", bound=Objective, contravariant=True)
 Directions = Literal["gaussian", "segmented-uniform"]
+
+
+@dataclass(frozen=True)
+class DirectionSettings(Options):
+    pairs: int = option(5, "k of Eq. 2, pairs of perturbed passes an update", low=1)
+    perturbation: float = option(0.01, "c of Eq. 2, size of a perturbation", low=1e-6)
+    perturbation_decay: float = option(
+        0.0, "gamma, c_t = c / t^gamma at update t (SPSA: 0.101, paper: 0)", low=0
+    )
+    directions: Directions = option(
+        "gaussian", "u of Eq. 2, N(0, I) as in the paper or SPSA's +-U[0.5, 1]"
+    )
+
+    def size(self, update: int) -> float:
+        """c_t of the given update, counted from 1."""
+        return float(self.perturbation / update**self.perturbation_decay)
+
+
+@dataclass(frozen=True)
+class EstimatorSettings(DirectionSettings):
+    estimator: Literal["shared", "per-sample"] = option(
+        "shared", "one direction u for the batch as in the paper, or one for each sample of it"
+    )
 
 
 class Forward(Protocol):
@@ -45,7 +68,7 @@ class Estimator(Protocol[Loss]):
         ...
 
     def cosine(self, parameters: int, batch: int) -> float:
-        """About what an estimate and the gradient have; the rest of the estimate is noise."""
+        """Expected cosine between an estimate and the gradient; the rest is noise."""
         ...
 
 
@@ -109,7 +132,7 @@ class PerSample:
         return math.sqrt(min(self.pairs * batch / parameters, 1.0))
 
 
-def estimator_of(settings: Settings) -> Estimator[SampleObjective]:
+def estimator_of(settings: EstimatorSettings) -> Estimator[SampleObjective]:
     kind = PerSample if settings.estimator == "per-sample" else SharedDirections
     return kind(settings.pairs, settings.directions)
 

@@ -5,9 +5,39 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from zotta_edge.format import Floats
+from zotta_edge.format import Floats, Kind
+from zotta_edge.options import Options, option
 from zotta_edge.runtime.engine.engine import Outputs
 from zotta_edge.runtime.watch.statistics import Doubles, Queue, Source, moments
+
+
+@dataclass(frozen=True)
+class EntropySettings(Options):
+    reduction: Literal["mean", "sum"] = option(
+        "mean", "entropy of a batch: a mean, which suits all batch sizes, or the sum of Eq. 5"
+    )
+
+
+@dataclass(frozen=True)
+class ObjectiveSettings(EntropySettings):
+    entropy_weight: float | None = option(
+        None,
+        "lambda1 of Eq. 5; unset: the paper's 1 for transformers, 0.1 for convolutional networks",
+        low=0,
+    )
+    alignment_weight: float | None = option(
+        None,
+        "lambda2 of Eq. 5; unset: the paper's 0.4 for transformers, 1 for convolutional networks",
+        low=0,
+    )
+
+    def weights(self, kind: Kind) -> tuple[float, float]:
+        """lambda1 and lambda2: given, or the paper's for this kind of network."""
+        entropy, alignment = (1.0, 0.4) if kind == "tokens" else (0.1, 1.0)
+        return (
+            entropy if self.entropy_weight is None else self.entropy_weight,
+            alignment if self.alignment_weight is None else self.alignment_weight,
+        )
 
 
 class Objective(Protocol):
@@ -41,7 +71,7 @@ class EntropyAndAlignment:
         reduced = entropy.mean() if self.reduction == "mean" else entropy.sum()
         mean, std = moments(features)
         aligned = np.square(mean - self.source.mean).sum()
-        if len(features) > 1:  # one sample has no spread: its sigma of 0 says nothing
+        if len(features) > 1:  # a single sample has no spread
             aligned += np.square(std - self.source.std).sum()
         return float(self.entropy_weight * reduced + self.alignment_weight * aligned)
 

@@ -26,6 +26,10 @@ class Parameters:
     def __len__(self) -> int:
         return len(self.source)
 
+    def canonical(self, theta: Floats) -> Floats:
+        """`theta`, or `source` itself where they are equal: whether it moved is asked with `is`."""
+        return self.source if np.array_equal(theta, self.source) else theta
+
     def affines(self, theta: Floats) -> dict[str, Floats]:
         """The graph's inputs; theta is [d], or [batch, d] for parameters of each sample's own."""
         rows = np.atleast_2d(theta)

@@ -16,19 +16,19 @@ COMMANDS = ("export", "calibrate", "inspect", "adapt", "serve", "bench", "corrup
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; 0 success, 1 failure with a one-line error, 2 usage."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    args = _parser().parse_args(given)
+    args = parser().parse_args(given)
     args.command = shlex.join(["zotta-edge", *given])  # goes with every number it makes
     try:
         return int(args.run(args))
     except (ZottaError, MemoryError, OSError) as error:
         print(f"zotta-edge: error: {_one_line(error)}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        print("zotta-edge: interrupted", file=sys.stderr)
+    except KeyboardInterrupt as stop:  # its text says what was kept
+        print(": ".join(filter(None, ["zotta-edge: interrupted", str(stop)])), file=sys.stderr)
         return 130
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="zotta-edge",
         description="Quantized image classifiers that keep adapting on the device, "

@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zotta_edge.errors import ZottaError
+from zotta_edge.tensor_layouts import LAYOUTS
+from zotta_edge.tensor_layouts import Kind as Kind
 
 FORMAT_VERSION = 1
 IMAGE = "image"  # the input
@@ -23,16 +25,7 @@ LOGITS = "logits"  # the output; features follow it
 EMBEDDING = "embedding"  # what the classifier head reads, [batch, D]
 
 Floats = NDArray[np.float32]
-Kind = Literal["tokens", "map", "nhwc", "vector"]  # see _AFFINE_AXES
 Precision = Literal["int8", "fp8", "fp32"]
-
-# Shape of an affine, -1 for the channels: it broadcasts over the tensor that the kind stands for.
-_AFFINE_AXES: dict[Kind, tuple[int, ...]] = {
-    "tokens": (1, 1, -1),  # [batch, token, channel]
-    "map": (1, -1, 1, 1),  # [batch, channel, height, width]
-    "nhwc": (1, 1, 1, -1),  # [batch, height, width, channel]
-    "vector": (1, -1),  # [batch, channel]
-}
 
 
 @dataclass(frozen=True)
@@ -75,7 +68,7 @@ class Norm:
     @property
     def shape(self) -> tuple[int, ...]:
         """One affine for the whole batch; the first axis may also be the batch."""
-        return tuple(self.channels if axis < 0 else axis for axis in _AFFINE_AXES[self.kind])
+        return LAYOUTS[self.kind].affine_shape(self.channels)
 
     @property
     def parameters(self) -> int:

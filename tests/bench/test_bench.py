@@ -198,7 +198,7 @@ def start(output: Path) -> "subprocess.Popen[str]":
 
 
 def wait_for_results(output: Path, count: int) -> list[Path]:
-    for _ in range(600):
+    for _ in range(6000):
         found = list(output.glob("conditions/*.json"))
         if len(found) >= count:
             return found
@@ -227,7 +227,7 @@ def test_ctrl_c_leaves_nothing_half_done(tmp_path: Path) -> None:
     process = start(output)
     wait_for_results(output, 1)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=300)
     assert process.returncode == 130
     assert "Traceback" not in errors
     assert "the same command goes on" in errors
@@ -374,7 +374,7 @@ def test_a_damaged_image_is_found_first(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_one_run_a_folder(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from zotta_edge.runtime.state.file import claim
+    from zotta_edge.runtime.state.lock import claim
 
     with claim(finished / "scratch"):
         assert main(arguments(finished)) == 1

@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from sklearn.isotonic import isotonic_regression
 
 from zotta_edge.bench.data.datasets import Numbers
 from zotta_edge.bench.data.scenarios import SCENARIOS, Stream, batch_size, check_scenario
@@ -96,3 +97,6 @@ def test_no_half_gain_without_gain() -> None:
 
 def test_monotone_is_the_closest_rising_curve() -> None:
     np.testing.assert_allclose(monotone(np.array([0.0, 3.0, 1.0, 5.0])), [0, 2, 2, 5])
+    rng = np.random.default_rng(0)
+    for curve in (rng.integers(-1, 2, 300) / 3, np.zeros(4), np.arange(5.0)[::-1]):
+        np.testing.assert_allclose(monotone(curve), isotonic_regression(curve), atol=1e-12)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -299,8 +300,26 @@ def test_purity_is_drawn(model: Path, photos: Path, tmp_path: Path) -> None:
 def test_without_matplotlib_drawing_fails_before_the_work(
     model: Path, photos: Path, monkeypatch: pytest.MonkeyPatch, failure: Callable[..., str]
 ) -> None:
-    monkeypatch.setattr("zotta_edge.calibration.plot.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert "zotta-edge[bench]" in failure(model, "--source", photos, "--plot", "purity.png")
+
+
+def test_a_device_without_scikit_learn_is_told_what_to_do(
+    model: Path, photos: Path, monkeypatch: pytest.MonkeyPatch, failure: Callable[..., str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    line = failure(model, "--source", photos)
+    assert "--layers" in line
+    assert "zotta-edge[calibrate]" in line
+
+
+def test_a_device_without_scikit_learn_calibrates_and_primes_given_layers(
+    model: Path, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("sklearn", "scipy", "joblib"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert main(["calibrate", str(model), "--source", str(photos), "--layers", "1", "--prime"]) == 0
+    assert read_info(model).prime is not None
 
 
 def test_settings_refuse_nonsense() -> None:

@@ -86,6 +86,16 @@ def test_thin_factors_keep_a_low_rank_matrix() -> None:
     assert energy == pytest.approx(1, abs=1e-4)
 
 
+def test_thin_factors_are_nearly_the_best_of_their_rank() -> None:
+    """On a spectrum that falls as slowly as a measured J's."""
+    noise = np.random.default_rng(0).normal(size=(120, 80)) * np.arange(1, 81) ** -0.5
+    left, right, energy = thin(noise.astype(np.float32), 20)
+    values = np.square(np.linalg.svd(noise, compute_uv=False))
+    assert energy == pytest.approx(values[:20].sum() / values.sum(), rel=0.01)
+    lost = np.square(noise - left @ right.T).sum() / values.sum()
+    assert lost == pytest.approx(1 - energy, rel=0.01)
+
+
 def test_the_step_is_the_dense_formula() -> None:
     rng = np.random.default_rng(0)
     factors = [rng.normal(size=size).astype(np.float32) for size in ((40, 5), (30, 5))]
@@ -164,7 +174,7 @@ def test_an_interrupted_priming_goes_on(
         return real(*args, **(kwargs | {"finished": finished}))  # type: ignore[arg-type]
 
     monkeypatch.setattr(priming, "measure", stopped)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt, match="1 of 2 sweeps are kept in .*the same command"):
         prime(calibrated, digits, settings, sweeps=2)
     assert len(list(calibrated.model.parent.glob(".*priming.npz"))) == 1
 

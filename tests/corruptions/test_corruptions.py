@@ -515,7 +515,7 @@ def test_command_corrupts_arrays_and_keeps_labels(tmp_path: Path) -> None:
         ({"-o": "{}/all.npz", "--corruption": "all"}, "give a folder for 15"),
         ({"-o": "{}/sizes.npz"}, "differ in size"),
         ({"": "{}/absent"}, "does not exist"),
-        ({"": "-"}, "has no end"),
+        ({"": "-"}, "is not known"),
     ],
 )
 def test_command_refuses(

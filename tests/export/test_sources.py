@@ -17,13 +17,13 @@ from torch import nn
 from zotta_edge.errors import ZottaError
 from zotta_edge.export.sources.source import Source, load_source
 from zotta_edge.export.sources.torch_source import randomized, to_onnx
-from zotta_edge.format import IMAGE, LOGITS, Preprocessing
+from zotta_edge.format import Preprocessing
 from zotta_edge.models.registry import architecture
 
 
 def _logits(model: onnx.ModelProto, images: np.ndarray) -> np.ndarray:
     session = ort.InferenceSession(model.SerializeToString())
-    return session.run([LOGITS], {IMAGE: images})[0]
+    return session.run(None, {session.get_inputs()[0].name: images})[0]
 
 
 def _images(batch: int, channels: int, side: int) -> np.ndarray:

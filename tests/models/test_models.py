@@ -63,9 +63,9 @@ def test_published_weights_give_the_published_logits(
     np.testing.assert_allclose(ours, _onnx_logits(shared_data / reference, images), atol=1e-4)
 
 
-def test_cifar_resnet_is_as_accurate_as_it_should_be(shared_data: Path) -> None:
-    model = _loaded("cifar10_resnet26_gn", shared_data / "cifar10-rn26-gn/cifar10_rn26_gn.pth")
-    with np.load(shared_data / "cifar10_test_5000.npz") as data:
+def test_cifar_resnet_is_as_accurate_as_it_should_be(published_data: Path) -> None:
+    model = _loaded("cifar10_resnet26_gn", published_data / "cifar10-rn26-gn/cifar10_rn26_gn.pth")
+    with np.load(published_data / "cifar10_test_5000.npz") as data:
         images, labels = data["images"][:1000], data["labels"][:1000]
     prepared = ((images / 255 - 0.5) / 0.5).astype(np.float32).transpose(0, 3, 1, 2)
     assert (_logits(model, prepared).argmax(1) == labels).mean() > 0.89

@@ -1,5 +1,6 @@
 """The whole loop on a real, small model file: what it learns, costs, forgets and remembers."""
 
+import hashlib
 import threading
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ import toy
 
 from zotta_edge import AdaptiveModel, Settings, ZottaError
 from zotta_edge.runtime.engine.engine import Engine
-from zotta_edge.runtime.methods.zotta import Zotta
+from zotta_edge.runtime.events import Event
+from zotta_edge.runtime.state import file as states
 from zotta_edge.runtime.watch.statistics import Source, entropies, moments, pooled
+from zotta_edge.runtime.zeroth.parameters import Parameters
 
 GENTLE = {"learning_rate": 1e-3, "entropy_weight": 0.1, "alignment_weight": 1.0}
 
@@ -35,9 +38,9 @@ def run(
 
 def misalignment(model: AdaptiveModel, shift: float) -> float:
     """Eq. 5's second term over a large drifted sample, with the parameters as they are."""
-    method, engine = model._method, model._engine
-    assert isinstance(method, Zotta)
-    affines = method._parameters.affines(method._theta)
+    engine = model._engine
+    parameters = Parameters(engine.info, engine.chosen)
+    affines = parameters.affines(model.arrays()["method.theta"])
     outputs = engine.cone(engine.stem(toy.images(512, 77, shift)), affines)
     assert engine.info.calibration is not None
     source = Source.of(engine.info.calibration)
@@ -133,8 +136,8 @@ def test_same_seed_same_stream_same_state(path: Path, estimator: str) -> None:
     streams = [run(model, 96, shift=toy.SHIFT) for model in (first, second, other)]
     np.testing.assert_array_equal(streams[0], streams[1])
     assert np.abs(streams[0] - streams[2]).max() > 0
-    for name, array in first._state().items():
-        np.testing.assert_array_equal(array, second._state()[name])
+    for name, array in first.arrays().items():
+        np.testing.assert_array_equal(array, second.arrays()[name])
 
 
 def test_reset_is_as_new(path: Path) -> None:
@@ -154,11 +157,11 @@ def test_frozen_it_keeps_what_it_learned(path: Path) -> None:
     model = load(path, always=True)
     run(model, 64, shift=toy.SHIFT)
     model.freeze()
-    before = model._state()
+    before = model.arrays()
     first, second = run(model, 32, shift=toy.SHIFT), run(model, 32, shift=toy.SHIFT)
     np.testing.assert_array_equal(first, second)
     for name, array in before.items():
-        np.testing.assert_array_equal(array, model._state()[name])
+        np.testing.assert_array_equal(array, model.arrays()[name])
     assert np.abs(first - run(load(path, method="none"), 32, shift=toy.SHIFT)).max() > 1e-3
     model.unfreeze()
     assert model.predict(toy.images(16)).adapted
@@ -189,8 +192,8 @@ def test_a_resumed_run_equals_the_uninterrupted_one(
     np.testing.assert_array_equal(
         run(whole, 48, batch, 2, toy.SHIFT), run(second, 48, batch, 2, toy.SHIFT)
     )
-    for name, array in whole._state().items():
-        np.testing.assert_array_equal(array, second._state()[name], err_msg=name)
+    for name, array in whole.arrays().items():
+        np.testing.assert_array_equal(array, second.arrays()[name], err_msg=name)
     assert whole.status()["images"] == second.status()["images"] == 96
 
 
@@ -246,30 +249,32 @@ def test_a_stream_that_returns_gets_the_source_back(path: Path) -> None:
     assert status["guard"]["returned"] == 1
 
 
-def collapsed(method: Zotta) -> Any:
+def collapsed(engine: Engine) -> Any:
     """Parameters that answer every image with one class, and are sure of it."""
+    parameters = Parameters(engine.info, engine.chosen)
     for seed in range(200):
-        theta = method._parameters.source.copy()
+        theta = parameters.source.copy()
         signs = np.random.default_rng(seed).choice([-1, 1], toy.WIDTH)
         theta[-toy.WIDTH :] += 40 * signs.astype(np.float32)  # the last shift drowns the image
-        engine = method._engine
-        outputs = engine.cone(engine.stem(toy.images(64)), method._parameters.affines(theta))
+        outputs = engine.cone(engine.stem(toy.images(64)), parameters.affines(theta))
         shares = np.bincount(outputs.logits.argmax(axis=1)) / 64
         if shares.max() > 0.9 and entropies(outputs.logits).mean() < 0.1:
             return theta
     raise AssertionError("no collapsed parameters found")
 
 
-def test_collapse_returns_to_the_source(path: Path) -> None:
+def test_collapse_returns_to_the_source(path: Path, tmp_path: Path) -> None:
     model = load(path, always=True, learning_rate=0.0, max_distance=100.0)
     run(model, 64, 64)
-    method = model._method
-    assert isinstance(method, Zotta)
-    method._theta = collapsed(method)
+    state = model.arrays() | {"method.theta": collapsed(model._engine)}
+    states.save(tmp_path / "collapsed.state", state, model.fingerprint, model.method)
+    model.load_state(tmp_path / "collapsed.state")
+    kinds = list[str]()
+    model.events.subscribe(lambda event: kinds.append(event.kind))
     passes = model.passes
     run(model, 64, 64)
     status = model.status()
-    assert status["guard"]["collapse"] == 1
+    assert status["guard"]["collapse"] == kinds.count("collapse") == 1
     assert status["distance"] == 0.0
     share = model._engine.cone_share
     assert (model.passes - passes) / 64 == pytest.approx(1 - share + 12 * share)  # 11 and one asked
@@ -328,6 +333,46 @@ def test_a_model_without_calibration_says_how_to_get_one(tmp_path: Path) -> None
 def test_an_unknown_method_lists_the_known(path: Path) -> None:
     with pytest.raises(ZottaError, match="none, primed, zotta"):
         AdaptiveModel.load(path, method="magic")
+
+
+def test_a_warm_start_hashes_the_model_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load(path)
+    digest, hashed = hashlib.file_digest, list[str]()
+
+    def counting(stream: Any, name: Any) -> Any:
+        hashed.append(stream.name)
+        return digest(stream, name)
+
+    monkeypatch.setattr(hashlib, "file_digest", counting)
+    for method in ("zotta", "t3a", "none"):
+        hashed.clear()
+        model = load(path, method)
+        assert [Path(name) for name in hashed].count(path) == 1
+    assert model.fingerprint
+
+
+def test_a_prepared_batch_is_not_checked_again(path: Path) -> None:
+    """Nor converted, by which one can tell."""
+    model, batch = load(path, "none"), toy.images(2)
+    doubles = batch.astype(np.float64)
+    expected = model.predict_prepared(batch).logits
+    np.testing.assert_array_equal(model.predict(doubles).logits, expected)
+    with pytest.raises(ZottaError, match="expected a float32 array, got float64"):
+        model.predict_prepared(doubles)  # type: ignore[arg-type]
+
+
+def test_listeners_receive_what_was_decided(path: Path) -> None:
+    model, received = load(path), list[Event]()
+    model.events.subscribe(received.append)
+    run(model, 128, 64, shift=toy.SHIFT)
+    run(model, 128, 64, seed=4)
+    reasons = {event.kind: event.reason for event in received}
+    assert reasons["phase"] == "adapting -> watching: the stream is like the source again"
+    assert reasons["returned"].startswith("the stream is like the source again, drift ")
+    model.events.unsubscribe(received.append)
+    received.clear()
+    run(model, 64, 64, shift=toy.SHIFT)
+    assert received == []
 
 
 def test_an_engine_may_be_shared(path: Path) -> None:

@@ -1,13 +1,13 @@
 """Settings: defaults of the paper, from TOML and a command line, errors that name the field."""
 
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from zotta_edge.__main__ import main
 from zotta_edge.errors import ZottaError
-from zotta_edge.options import describe
-from zotta_edge.runtime.settings import Settings
+from zotta_edge.runtime.methods.registry import METHODS
+from zotta_edge.runtime.settings import OF_METHOD, Settings, by_methods
 
 
 def test_the_papers_defaults() -> None:
@@ -26,11 +26,10 @@ def test_given_weights_win() -> None:
 
 def test_gains_decay_as_spsa_has_it() -> None:
     settings = Settings(learning_rate_decay=0.602, perturbation_decay=0.101)
-    assert settings.gains(1) == (0.01, 0.01)
-    rate, size = settings.gains(10)
-    assert rate == pytest.approx(0.01 / 10**0.602)
-    assert size == pytest.approx(0.01 / 10**0.101)
-    assert Settings().gains(1000) == (0.01, 0.01)
+    assert (settings.rate(1), settings.size(1)) == (0.01, 0.01)
+    assert settings.rate(10) == pytest.approx(0.01 / 10**0.602)
+    assert settings.size(10) == pytest.approx(0.01 / 10**0.101)
+    assert (Settings().rate(1000), Settings().size(1000)) == (0.01, 0.01)
 
 
 def test_from_toml(tmp_path: Path) -> None:
@@ -89,5 +88,68 @@ def test_bad_toml_files(tmp_path: Path) -> None:
 
 
 def test_every_setting_explains_itself() -> None:
-    assert [each.name for each in describe(Settings)] == [item.name for item in fields(Settings)]
-    assert all(each.about for each in describe(Settings))
+    groups = by_methods()
+    listed = [option for options in groups.values() for option in options]
+    assert sorted(option.name for option in listed) == sorted(Settings().to_dict())
+    assert all(option.about for option in listed)
+    assert next(iter(groups)) == "every method"
+
+
+def test_every_method_has_settings_of_its_own() -> None:
+    assert OF_METHOD.keys() == METHODS.keys()
+    for kind in OF_METHOD.values():
+        assert isinstance(Settings(), kind)
+        own = kind().to_dict()
+        assert own == {name: Settings().to_dict()[name] for name in own}
+
+
+@pytest.mark.parametrize(
+    "name",
+    # fmt: off
+    [
+        "pairs",
+        "estimator",
+        "perturbation",
+        "directions",
+        "entropy_weight",
+        "reduction",
+        "queue",
+        "learning_rate",
+        "momentum",
+        "steps",
+        "prediction",
+        "layers",
+        "episodic",
+        "seed",
+        "damping",
+        "window",
+        "budget",
+        "filters",
+        "always",
+        "drift_threshold",
+        "drift_window",
+        "patience",
+        "worthwhile",
+        "guard",
+        "max_step",
+        "max_distance",
+        "tolerance",
+        "backoff",
+        "collapse_share",
+        "collapse_entropy",
+        "perturbation_decay",
+        "alignment_weight",
+        "learning_rate_decay",
+    ],
+    # fmt: on
+)
+def test_names_of_the_first_version_still_work(name: str) -> None:
+    assert name in Settings().to_dict()
+
+
+def test_settings_are_listed_by_method(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["adapt", "--list-settings"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("every method:\n  seed ")
+    assert "\nprimed:\n" in text
+    assert "\nprimed, zotta:\n" in text

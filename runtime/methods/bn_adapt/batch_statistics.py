@@ -16,8 +16,8 @@ from zotta_edge.errors import ZottaError
 from zotta_edge.format import EMBEDDING, IMAGE, LOGITS, ModelInfo, Norm, from_metadata
 from zotta_edge.graph.index import Graph
 from zotta_edge.graph.subgraph import build, live, parse
-from zotta_edge.runtime.methods.bn_adapt.method import SHARE
 
+SHARE = "zotta.share"  # the input that is added
 EPSILON = 1e-5  # of BatchNorm; the file keeps none, and in units of `hat` it hardly counts
 _ONE, _EPSILON, _REST = f"{SHARE}.one", f"{SHARE}.epsilon", f"{SHARE}.rest"
 _LAYOUT = ("Transpose", "Reshape", "Identity", "Cast")

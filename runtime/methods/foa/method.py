@@ -10,101 +10,51 @@ from copy import copy
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.random import Generator
 from numpy.typing import NDArray
 
-from zotta_edge.errors import ZottaError
 from zotta_edge.format import IMAGE, Floats
 from zotta_edge.runtime.engine.engine import Engine, Outputs
-from zotta_edge.runtime.methods import Answer, calibration_of
+from zotta_edge.runtime.events import Events
 from zotta_edge.runtime.methods.activation_shift import ActivationShift
-from zotta_edge.runtime.settings import Settings
-from zotta_edge.runtime.state import file as states
+from zotta_edge.runtime.methods.contract import Answer, calibration_of
+from zotta_edge.runtime.methods.foa.settings import FoaSettings
+from zotta_edge.runtime.methods.foa.strategy import Strategy
+from zotta_edge.runtime.state import fields as states
 from zotta_edge.runtime.watch.statistics import Doubles, Queue, Source, moments
-
-ALIGNMENT = 0.4  # lambda, weight of the distance from the source's statistics
-REFERENCE_BATCH = 64  # lambda is for this size
-SIGMA = 1.0  # of the first generation, around zero
-PROMPTS, FILTER = "zotta.prompts", "zotta.filter"  # the input searched, [1, 3, C] or [C, 1, 7, 7]
-FILTER_STEP = 0.02  # what one sigma is to a filter's entry; prompts are searched as they are
-
-
-class Strategy:
-    """CMA-ES of the `cma` package, with a diagonal covariance, held in plain arrays.
-
-    d^2 covariances can be neither learned from some dozens of generations nor kept on a device. The
-    package's object is made anew from the arrays for each generation, so they are all there is to
-    save, and goes on as one that was never interrupted.
-    """
-
-    def __init__(self, parameters: int, population: int, seed: int) -> None:
-        self._cma = _cma()
-        self._parameters, self._population, self._seed = parameters, population, seed
-        self.reset()
-
-    def reset(self) -> None:
-        self._rng: Generator = np.random.default_rng(self._seed)
-        self._vectors: Doubles = np.zeros((4, self._parameters))  # mean, deviations, two paths
-        self._vectors[1] = 1.0
-        self._sigma, self.generation = SIGMA, 0
-
-    def ask(self) -> tuple[Any, list[Doubles]]:
-        """The strategy, for `tell`, and its candidates, each [d]."""
-        mean, deviations, path, sigma_path = self._vectors
-        strategy = self._cma.CMAEvolutionStrategy(
-            mean,
-            self._sigma,
-            {
-                "popsize": self._population,
-                "CMA_diagonal": True,
-                "CMA_stds": deviations,
-                "AdaptSigma": self._cma.sigma_adaptation.CMAAdaptSigmaCSA,
-                "randn": lambda *shape: self._rng.standard_normal(shape),
-                "seed": np.nan,  # leaves numpy's global generator alone
-                "verbose": -9,
-            },
-        )
-        strategy.adapt_sigma.initialize(strategy)
-        strategy.adapt_sigma.ps, strategy.pc = sigma_path.copy(), path.copy()
-        return strategy, strategy.ask()
-
-    def tell(self, strategy: Any, candidates: list[Doubles], losses: list[float]) -> None:
-        strategy.countiter, strategy.mean_old = self.generation, strategy.mean
-        strategy.tell(candidates, losses)
-        deviations = np.broadcast_to(strategy.sigma_vec.scaling, strategy.mean.shape)
-        paths = strategy.pc, strategy.adapt_sigma.ps
-        self._vectors = np.stack([strategy.mean, deviations, *paths])
-        self._sigma, self.generation = float(strategy.sigma), self.generation + 1
-
-    def state(self) -> dict[str, NDArray[Any]]:
-        return {
-            "vectors": self._vectors,
-            "sigma": np.array([self._sigma]),
-            "generation": np.array([self.generation]),
-            "rng": states.rng_to_array(self._rng),
-        }
-
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        self._vectors, self._sigma = state["vectors"], float(state["sigma"][0])
-        self.generation = int(state["generation"][0])
-        self._rng = states.rng_from_array(state["rng"])
 
 
 class Foa:
-    moves_affines: ClassVar[bool] = False
-    candidates: ClassVar[int] = 28  # K, passes a batch: a generation, and what answered last
+    """Tries a generation of candidates on each batch and answers with the best.
 
-    def __init__(self, engine: Engine, settings: Settings) -> None:
+    Parameters
+    ----------
+    engine, settings, events
+        An opened model file, `FoaSettings`, and where to report decisions.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from zotta_edge import AdaptiveModel
+    >>> from zotta_edge.models import embedded
+    >>> digits = np.load(embedded.STREAM)["images"][:16]
+    >>> from zotta_edge import Settings
+    >>> model = AdaptiveModel.load(embedded.MODEL, Settings(foa_candidates=5), "foa")
+    >>> model.predict(digits).adapted, model.status()["searched"]
+    (True, 'prompts')
+    """
+
+    moves_affines: ClassVar[bool] = False
+
+    def __init__(self, engine: Engine, settings: FoaSettings, events: Events) -> None:
         calibration = calibration_of(engine.info)
-        self._engine = engine
+        self._engine, self._settings = engine, settings
         self._graph = engine.file.rewritten("search", _searchable)
         self._input = next(name for name in self._graph.inputs if name != IMAGE)
         self._shape = [int(size) for size in self._graph.shape(self._input)]
         self._source = Source.of(calibration)
         self._queue = Queue(settings.queue, len(self._source.mean))
-        population = self.candidates - 1
-        self._strategy = Strategy(int(np.prod(self._shape)), population, settings.seed)
-        self._shift = ActivationShift(engine, calibration)
+        self._strategy = Strategy(int(np.prod(self._shape)), settings)
+        self._shift = ActivationShift(engine, calibration, settings)
         self.reset()
 
     def reset(self) -> None:
@@ -135,7 +85,7 @@ class Foa:
         return Answer(logits, True, None)
 
     def read(self, images: Floats) -> Answer:
-        best, shift = self._known  # taken at once: a call beside this one may be about to change
+        best, shift = self._known  # taken once: a call beside this one may replace it
         if best is None:
             outputs = self._engine.cone(self._engine.stem(images), {})
         else:
@@ -148,8 +98,8 @@ class Foa:
     def _pass(self, images: Floats, candidate: Doubles) -> Outputs:
         self._engine.count(len(images))
         value = candidate.reshape(self._shape)
-        if self._input == FILTER:
-            value = FILTER_STEP * value
+        if value.ndim == 4:  # a filter, [C, 1, 7, 7]; prompts are [1, 3, C]
+            value = self._settings.foa_filter_step * value
             value[:, :, value.shape[2] // 2, value.shape[3] // 2] += 1.0  # zero: the image as it is
         return self._engine.gathered(
             self._graph({IMAGE: images, self._input: value.astype(np.float32)})
@@ -162,7 +112,9 @@ class Foa:
         distance = np.square(mean - self._source.mean).sum()
         if len(features) > 1:  # one sample has no spread
             distance += np.square(std - self._source.std).sum()
-        return float(entropy.sum() + ALIGNMENT * len(features) / REFERENCE_BATCH * distance)
+        settings = self._settings
+        weight = settings.foa_alignment * len(features) / settings.foa_reference_batch
+        return float(entropy.sum() + weight * distance)
 
     def state(self) -> dict[str, NDArray[Any]]:
         best = np.zeros(np.prod(self._shape)) if self._best is None else self._best
@@ -186,16 +138,6 @@ class Foa:
             "searched": self._input.removeprefix("zotta."),
             "parameters": int(np.prod(self._shape)),
         }
-
-
-def _cma() -> Any:
-    try:
-        import cma
-    except ImportError:
-        raise ZottaError(
-            "foa needs the cma package: install it with `pip install 'zotta-edge[bench]'`"
-        ) from None
-    return cma
 
 
 def _searchable(content: bytes, path: str) -> bytes:

@@ -15,9 +15,9 @@ from zotta_edge.graph.nodes import made
 from zotta_edge.graph.subgraph import build, live, parse
 from zotta_edge.runtime.engine.cut import trace
 from zotta_edge.runtime.engine.model_info import image_axes
-from zotta_edge.runtime.methods.foa.method import FILTER, PROMPTS
 from zotta_edge.sessions import ORT_ERRORS, open_session
 
+PROMPTS, FILTER = "zotta.prompts", "zotta.filter"  # the input added, [1, 3, C] or [C, 1, 7, 7]
 COUNT, SIDE = 3, 7  # tokens; pixels
 
 
@@ -143,5 +143,5 @@ def _runs(content: bytes, info: ModelInfo, channels: int) -> bool:
     except ORT_ERRORS:
         return False
     wanted = [layer.channels for layer in info.layers]
-    found = [feature.shape for feature in features[:-1]]
-    return logits.shape == (2, info.classes) and found == [(2, width) for width in wanted]
+    shapes = [feature.shape for feature in features[:-1]]
+    return logits.shape == (2, info.classes) and shapes == [(2, width) for width in wanted]

@@ -18,8 +18,11 @@ _SHARPEN = 3.0  # ...this many times
 class Filters:
     """[batch, C, H, W] -> the same, by the filter's name.
 
-    >>> filters = Filters(info.preprocessing, info.calibration.pixels)
-    >>> filters("sharpen", images)
+    >>> filters = Filters(Preprocessing(8, 8, (0.5,), (0.5,)), pixels=None)
+    >>> filters.names
+    ('none', 'smooth', 'median', 'sharpen')
+    >>> filters("median", np.eye(8, dtype=np.float32)[None, None])[0, 0, 4].max()
+    np.float32(0.0)
     """
 
     def __init__(self, p: Preprocessing, pixels: tuple[float, float] | None) -> None:

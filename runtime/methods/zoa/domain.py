@@ -1,4 +1,4 @@
-"""When the stream has become another one: ZOA's test on what the first convolution makes of it."""
+"""Detect a change of domain: ZOA's test on the statistics of the first convolution."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,11 +9,9 @@ from numpy.typing import NDArray
 from zotta_edge.format import IMAGE, Floats
 from zotta_edge.runtime.engine.engine import Engine
 from zotta_edge.runtime.engine.model_info import image_axes
+from zotta_edge.runtime.methods.zoa.settings import ZoaSettings
 from zotta_edge.runtime.watch.statistics import Doubles
 
-MEMORY = 0.8  # of the running statistics
-THRESHOLD = 0.1  # divergence that means another domain
-WINDOW = 64  # samples compared at a time: the published batch, fewer are too noisy
 _MEAN, _SQUARE = "zotta.mean", "zotta.square"
 
 
@@ -23,7 +21,8 @@ class DomainChange:
     The convolution runs once more for this, some 2 % of a pass.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, settings: ZoaSettings) -> None:
+        self._settings = settings
         self._graph = engine.file.rewritten("first convolution", _first_convolution)
         blank = np.zeros((1, *image_axes(engine.info.preprocessing)), np.float32)
         self._channels = self._moments(blank).shape[1]
@@ -37,8 +36,8 @@ class DomainChange:
 
     def _moments(self, images: Floats) -> Doubles:
         """Sums of the first and second moment over the batch, [2, channel]."""
-        found = self._graph({IMAGE: images})
-        both = np.stack([found[_MEAN], found[_SQUARE]])  # [2, batch, channel, 1, 1]
+        moments = self._graph({IMAGE: images})
+        both = np.stack([moments[_MEAN], moments[_SQUARE]])  # [2, batch, channel, 1, 1]
         sums: Doubles = both.sum(axis=(1, 3, 4), dtype=np.float64)
         return sums
 
@@ -46,32 +45,37 @@ class DomainChange:
         """Whether a window that ends with these images is of another domain than those before."""
         self._sums = self._sums + self._moments(images)
         self._count += len(images)
-        if self._count < WINDOW:
+        if self._count < self._settings.zoa_domain_window:
             return False
         mean, square = self._sums / self._count
         window = np.stack([mean, np.maximum(square - mean**2, 1e-8)])  # mean, variance
         self._sums, self._count = np.zeros_like(self._sums), 0
-        changed = self._known and divergence(self._domain, window) > THRESHOLD
+        threshold, memory = self._settings.zoa_domain_threshold, self._settings.zoa_domain_memory
+        changed = self._known and divergence(self._domain, window) > threshold
         fresh = changed or not self._known
-        self._domain = window if fresh else MEMORY * self._domain + (1 - MEMORY) * window
+        self._domain = window if fresh else memory * self._domain + (1 - memory) * window
         self._known = True
         return changed
 
     def state(self) -> dict[str, NDArray[Any]]:
-        counts = np.array([self._count, self._known])
-        return {"sums": self._sums, "domain": self._domain, "counts": counts}
+        return {
+            "sums": self._sums,
+            "domain": self._domain,
+            "count": np.array([self._count]),
+            "known": np.array([self._known]),
+        }
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         self._sums, self._domain = state["sums"], state["domain"]
-        self._count, self._known = int(state["counts"][0]), bool(state["counts"][1])
+        self._count, self._known = int(state["count"][0]), bool(state["known"][0])
 
 
-def divergence(one: Doubles, other: Doubles) -> float:
-    """KL(one || other) + KL(other || one) of Gaussians, mean over channels; each is [2, channel].
+def divergence(a: Doubles, b: Doubles) -> float:
+    """KL(a || b) + KL(b || a) of Gaussians, mean over channels; each is [2, channel].
 
     The logarithms of the variances cancel between the two sides.
     """
-    (mean, variance), (mean_, variance_) = one, other
+    (mean, variance), (mean_, variance_) = a, b
     apart = np.square(mean - mean_)
     both = (variance + apart) / variance_ + (variance_ + apart) / variance - 2
     return float(both.mean() / 2)

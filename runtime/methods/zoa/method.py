@@ -13,81 +13,58 @@ from numpy.typing import NDArray
 
 from zotta_edge.format import Floats, ModelInfo
 from zotta_edge.runtime.engine.engine import Engine, Outputs
-from zotta_edge.runtime.engine.forward import Batch
-from zotta_edge.runtime.methods import Answer, calibration_of
+from zotta_edge.runtime.events import Events
 from zotta_edge.runtime.methods.activation_shift import ActivationShift
+from zotta_edge.runtime.methods.contract import Answer, calibration_of
+from zotta_edge.runtime.methods.zoa.bank import Bank
 from zotta_edge.runtime.methods.zoa.domain import DomainChange
-from zotta_edge.runtime.settings import Settings
-from zotta_edge.runtime.state import file as states
+from zotta_edge.runtime.methods.zoa.settings import ZoaSettings
+from zotta_edge.runtime.state import fields as states
 from zotta_edge.runtime.watch.statistics import Queue, Source, moments
 from zotta_edge.runtime.zeroth.estimator import draw
+from zotta_edge.runtime.zeroth.forward import Batch
 from zotta_edge.runtime.zeroth.parameters import Parameters
-
-ALIGNMENT = 30.0  # weight of the mean squared distance from the source's statistics
-PERTURBATION, RATE, DECAY = 0.02, 5e-4, 0.4  # of the delta: c, step, weight decay
-MIX_PERTURBATION, MIX_RATE, MIX_DECAY = 0.05, 0.01, 0.1  # of alpha, as in the published code
-TEMPERATURE = 10.0  # softmax(10 alpha)
-BANK = 32  # earlier domains kept
-FIRST, LAST, DEPTH = 1, 8, 12  # blocks adapted of a ViT with so many; others in proportion
-
-
-class Bank:
-    """Deltas of earlier domains and the source's, which is zero and always the first."""
-
-    def __init__(self, parameters: int) -> None:
-        self._parameters = parameters
-        self.reset()
-
-    def reset(self) -> None:
-        self.deltas: Floats = np.zeros((BANK + 1, self._parameters), np.float32)
-        self.alphas: Floats = np.zeros(BANK + 1, np.float32)
-        self.used = 1
-
-    def mixed(self, alphas: Floats) -> Floats:
-        """sum_i softmax(10 alpha)_i delta_i, [d]; alphas [used]."""
-        weights = np.exp(TEMPERATURE * (alphas - alphas.max()))
-        mixed: Floats = (weights / weights.sum()).astype(np.float32) @ self.deltas[: self.used]
-        return mixed
-
-    def add(self, delta: Floats) -> None:
-        """Keep a delta, trusted as much as the best so far; a full bank first gives one up."""
-        deltas, alphas = self.deltas.copy(), self.alphas.copy()
-        if self.used > BANK:
-            gone = _most_similar(deltas[1 : self.used]) + 1
-            deltas[gone:-1], alphas[gone:-1] = deltas[gone + 1 :], alphas[gone + 1 :]
-            self.used -= 1
-        deltas[self.used], alphas[self.used] = delta, alphas[: self.used].max()
-        self.deltas, self.alphas = deltas, alphas
-        self.used += 1
-
-    def state(self) -> dict[str, NDArray[Any]]:
-        return {"deltas": self.deltas, "alphas": self.alphas, "used": np.array([self.used])}
-
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        self.deltas, self.alphas = state["deltas"].copy(), state["alphas"].copy()
-        self.used = int(state["used"][0])
 
 
 class Zoa:
+    """Learns one delta of the affines a domain, and a mixture of those of earlier domains.
+
+    Parameters
+    ----------
+    engine, settings, events
+        An opened model file, `ZoaSettings`, and where to report decisions.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from zotta_edge import AdaptiveModel
+    >>> from zotta_edge.models import embedded
+    >>> digits = np.load(embedded.STREAM)["images"][:16]
+    >>> model = AdaptiveModel.load(embedded.MODEL, method="zoa")
+    >>> model.predict(digits).adapted, model.status()["domains"]
+    (True, 1)
+    """
+
     moves_affines: ClassVar[bool] = True
 
-    def __init__(self, engine: Engine, settings: Settings) -> None:
+    def __init__(self, engine: Engine, settings: ZoaSettings, events: Events) -> None:
         calibration = calibration_of(engine.info)
         self._engine, self._settings = engine, settings
         self._parameters = Parameters(engine.info, engine.chosen)
         self._source = Source.of(calibration)
         self._queue = Queue(settings.queue, len(self._source.mean))
-        self._bank = Bank(len(self._parameters))
-        self._domain = DomainChange(engine)
-        self._shift = ActivationShift(engine, calibration)
+        self._bank = Bank(len(self._parameters), settings)
+        self._domain = DomainChange(engine, settings)
+        self._shift = ActivationShift(engine, calibration, settings)
         self.reset()
 
     @classmethod
-    def layers(cls, info: ModelInfo) -> tuple[int, ...]:
+    def layers(cls, info: ModelInfo, settings: ZoaSettings) -> tuple[int, ...]:
         """Blocks 1 to 8 of 12: a layer after the last block holds the final norm alone."""
-        last = max(FIRST, round(LAST / DEPTH * (len(info.layers) - 1)))
-        within = [i for i, layer in enumerate(info.layers) if layer.norms and FIRST <= i <= last]
-        return tuple(within) or tuple(i for i, layer in enumerate(info.layers) if layer.norms)
+        first, depth = settings.zoa_first, len(info.layers) - 1
+        last = max(first, round(settings.zoa_last / settings.zoa_depth * depth))
+        movable = [index for index, layer in enumerate(info.layers) if layer.norms]
+        return tuple(index for index in movable if first <= index <= last) or tuple(movable)
 
     def reset(self) -> None:
         self._delta: Floats = np.zeros(len(self._parameters), np.float32)
@@ -111,7 +88,7 @@ class Zoa:
         return Answer(logits, True, None)
 
     def read(self, images: Floats) -> Answer:
-        theta, shift = self._known  # taken at once: a call beside this one may be about to move
+        theta, shift = self._known  # taken once: a call beside this one may replace it
         batch = Batch.of(self._engine, self._parameters, images)
         return Answer(shift.logits(batch(theta)), False, None)
 
@@ -135,36 +112,42 @@ class Zoa:
         distance = np.square(mean - self._source.mean).mean()
         if len(features) > 1:  # one sample has no spread
             distance += np.square(std - self._source.std).mean()
-        return float(entropy.mean() + ALIGNMENT * distance)
+        return float(entropy.mean() + self._settings.zoa_alignment * distance)
 
     def _step(self, batch: Batch, baseline: float) -> None:
         """One perturbed pass moves the delta and the mixture at once."""
-        alphas = self._bank.alphas[: self._bank.used]
+        own, alphas = self._settings, self._bank.alphas[: self._bank.used]
         u, credit = draw("segmented-uniform", len(self._delta), self._rng)
         u_mix, credit_mix = draw("segmented-uniform", len(alphas), self._rng)
         perturbed = self._moved(
-            alphas + np.float32(MIX_PERTURBATION) * u_mix,
-            self._delta + np.float32(PERTURBATION) * u,
+            alphas + np.float32(own.zoa_mix_perturbation) * u_mix,
+            self._delta + np.float32(own.zoa_perturbation) * u,
         )
         rise = self._loss(batch(perturbed)) - baseline
-        gradient = one_sided(rise, PERTURBATION, credit)
-        gradient_mix = one_sided(rise, MIX_PERTURBATION, credit_mix)
-        self._delta = _descend(self._delta, gradient, RATE, DECAY)
+        gradient = one_sided(rise, own.zoa_perturbation, credit)
+        gradient_mix = one_sided(rise, own.zoa_mix_perturbation, credit_mix)
+        self._delta = _descend(self._delta, gradient, own.zoa_rate, own.zoa_decay)
         kept = self._bank.alphas.copy()
-        kept[: self._bank.used] = _descend(alphas, gradient_mix, MIX_RATE, MIX_DECAY)
+        mixed = _descend(alphas, gradient_mix, own.zoa_mix_rate, own.zoa_mix_decay)
+        kept[: self._bank.used] = mixed
         self._bank.alphas = kept
         self._theta = self._moved(kept[: self._bank.used], self._delta)
         self._updates += 1
 
     def state(self) -> dict[str, NDArray[Any]]:
-        own = {"delta": self._delta, "theta": self._theta}
-        own |= {"counts": np.array([self._updates, self._domains])}
-        return own | {"rng": states.rng_to_array(self._rng)} | states.states_of(self._parts())
+        own = {
+            "delta": self._delta,
+            "theta": self._theta,
+            "updates": np.array([self._updates]),
+            "domains": np.array([self._domains]),
+            "rng": states.rng_to_array(self._rng),
+        }
+        return own | states.states_of(self._parts())
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         states.restore_all(self._parts(), state)
         self._delta, self._theta = state["delta"], state["theta"]
-        self._updates, self._domains = (int(count) for count in state["counts"])
+        self._updates, self._domains = int(state["updates"][0]), int(state["domains"][0])
         self._rng = states.rng_from_array(state["rng"])
         self._publish()
 
@@ -197,10 +180,3 @@ def one_sided(rise: float, size: float, credit: Floats) -> Floats:
 
 def _descend(values: Floats, gradient: Floats, rate: float, decay: float) -> Floats:
     return np.asarray(values - rate * (gradient + decay * values), np.float32)
-
-
-def _most_similar(deltas: Floats) -> int:
-    """The earlier one of the two deltas with the largest cosine."""
-    unit = deltas / np.maximum(np.linalg.norm(deltas, axis=1, keepdims=True), 1e-12)
-    cosines = np.triu(unit @ unit.T, 1) + np.tril(np.full((len(unit), len(unit)), -np.inf))
-    return int(np.argmax(cosines) // len(unit))

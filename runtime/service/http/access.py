@@ -1,4 +1,4 @@
-"""Who may do what: a token for what changes the model, and no web page but our own."""
+"""Access: a token for everything that changes the model, and no web pages but our own."""
 
 import hmac
 from collections.abc import Mapping
@@ -11,10 +11,23 @@ _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class Access:
-    """Predicting teaches the model, so every POST changes it: all of them need the token.
+    """Refuses requests without the token, and those of other web pages.
 
-    A browser on this machine lets any web page send requests to 127.0.0.1. Such a page gives
-    itself away by its `Origin`, or, having pointed its own name at 127.0.0.1, by its `Host`.
+    Every POST needs the token, predictions included: the model learns from them. A browser on
+    this machine lets any web page send requests to 127.0.0.1; such a page is known by its
+    `Origin`, or by its `Host` if its own name leads to 127.0.0.1.
+
+    Parameters
+    ----------
+    token
+        None: no token is needed.
+    only_local
+        Refuse requests to other names than localhost.
+
+    Examples
+    --------
+    >>> access = Access("0123456789", only_local=True)
+    >>> access.check("POST", {"host": "localhost", "authorization": "Bearer 0123456789"})
     """
 
     def __init__(self, token: str | None, only_local: bool) -> None:
@@ -22,13 +35,13 @@ class Access:
         self._only_local = only_local
 
     def check(self, method: str, headers: Mapping[str, str]) -> None:
-        host = headers.get("host")  # None: no browser
-        if self._only_local and host is not None and not is_local(_name(host)):
+        host = headers.get("host")  # browsers always send it
+        if self._only_local and host is not None and not is_local(_hostname(host)):
             raise ServiceError(403, "this service answers to localhost only")
         if method in _SAFE:
             return
         origin = headers.get("origin")
-        if origin is not None and _place(origin) != host:
+        if origin is not None and _host_of(origin) != host:
             raise ServiceError(403, "requests from other web pages are refused")
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
             raise ServiceError(403, "requests from other web pages are refused")
@@ -47,7 +60,7 @@ class Access:
             )
 
 
-def _name(host: str) -> str:
+def _hostname(host: str) -> str:
     """The name in a Host header, without port and brackets."""
     try:
         return urlsplit(f"//{host}").hostname or ""
@@ -55,7 +68,7 @@ def _name(host: str) -> str:
         return ""
 
 
-def _place(origin: str) -> str:
+def _host_of(origin: str) -> str:
     """The name and port in an Origin header, as a Host header would have them."""
     try:
         return urlsplit(origin).netloc

@@ -1,4 +1,4 @@
-"""Routes that show and steer adaptation."""
+"""Routes that show and control adaptation."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -9,7 +9,9 @@ from starlette.responses import JSONResponse, Response
 from zotta_edge.runtime.service.service import Service
 
 
-class Steering:
+class AdminRoutes:
+    """Status, history, reset, pause, resume and snapshots."""
+
     def __init__(self, service: Service) -> None:
         self._service = service
 
@@ -40,8 +42,8 @@ class Steering:
 
     async def snapshots(self, request: Request) -> Response:
         self._service.check_name(request.path_params)
-        found = await self._service.prepared(self._service.snapshots)
-        return JSONResponse({"snapshots": [one.to_dict() for one in found]})
+        snapshots = await self._service.in_thread(self._service.snapshots)
+        return JSONResponse({"snapshots": [snapshot.to_dict() for snapshot in snapshots]})
 
     async def snapshot(self, request: Request) -> Response:
         self._service.check_name(request.path_params)

@@ -1,4 +1,4 @@
-"""The ASGI app: which path leads where, and how failures are told."""
+"""The ASGI app: its routes, and what clients are told about failures."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -15,10 +15,10 @@ from zotta_edge.runtime.adaptive import AdaptiveModel
 from zotta_edge.runtime.service.config import Config
 from zotta_edge.runtime.service.http import protocol
 from zotta_edge.runtime.service.http.access import Access
-from zotta_edge.runtime.service.http.admin_routes import Steering
+from zotta_edge.runtime.service.http.admin_routes import AdminRoutes
 from zotta_edge.runtime.service.http.errors import ServiceError, busy
-from zotta_edge.runtime.service.http.inference_routes import Prediction
-from zotta_edge.runtime.service.http.middleware import Front
+from zotta_edge.runtime.service.http.inference_routes import InferenceRoutes
+from zotta_edge.runtime.service.http.middleware import ServiceMiddleware
 from zotta_edge.runtime.service.http.page import page
 from zotta_edge.runtime.service.observe.metrics import CONTENT_TYPE
 from zotta_edge.runtime.service.service import Service
@@ -35,11 +35,30 @@ def create_app(
     token: str | None = None,
     only_local: bool = False,
 ) -> Starlette:
-    """An ASGI app that serves `model`; run it, or mount it in an app of your own.
+    """Make an ASGI app that serves a model, to run or to mount in an app of your own.
 
-    The model belongs to the app from now on. Mounted apps get no lifespan events: call
-    `await app.state.service.close()` when yours ends. `token` guards every POST; `only_local`
-    refuses requests that were sent to another name than localhost.
+    Mounted apps get no lifespan events: call `await app.state.service.close()` when yours ends.
+
+    Parameters
+    ----------
+    model
+        Belongs to the app from now on.
+    name
+        What clients call it, in `/v2/models/{name}`.
+    config
+        Mode, batches, limits and where states are kept; None: the defaults.
+    token
+        Needed for every POST as `Authorization: Bearer TOKEN`; None: no token.
+    only_local
+        Refuse requests that were sent to another name than localhost.
+
+    Examples
+    --------
+    >>> from zotta_edge import AdaptiveModel
+    >>> from zotta_edge.models import embedded
+    >>> app = create_app(AdaptiveModel.load(embedded.MODEL), "digits", Config(adapt="background"))
+    >>> app.state.service.adaptation()["mode"]
+    'background'
     """
     config = config or Config()
     service = Service(model, name, config)
@@ -50,9 +69,11 @@ def create_app(
         await service.close()
 
     app = Starlette(
-        routes=_routes(Reading(service), Prediction(service), Steering(service)),
+        routes=_routes(InfoRoutes(service), InferenceRoutes(service), AdminRoutes(service)),
         lifespan=lifespan,
-        middleware=[Middleware(Front, service=service, access=Access(token, only_local))],
+        middleware=[
+            Middleware(ServiceMiddleware, service=service, access=Access(token, only_local))
+        ],
         exception_handlers={
             ServiceError: _refused,
             ZottaError: _bad_input,
@@ -66,8 +87,8 @@ def create_app(
     return app
 
 
-class Reading:
-    """Routes that look and change nothing."""
+class InfoRoutes:
+    """Routes for reading: the dashboard, metrics, health and metadata."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -105,29 +126,29 @@ class Reading:
         return JSONResponse(protocol.metadata(self._service.name, self._service.model.info))
 
 
-def _routes(reading: Reading, prediction: Prediction, steering: Steering) -> list[BaseRoute]:
-    """Handlers' names are the `endpoint` of the metrics."""
+def _routes(info: InfoRoutes, inference: InferenceRoutes, admin: AdminRoutes) -> list[BaseRoute]:
+    """All routes; the handlers' names become the `endpoint` label of the metrics."""
     model, adaptation = "/v2/models/{model}", "/v2/models/{model}/adaptation"
     get: list[tuple[str, Handler]] = [
-        ("/", reading.dashboard),
-        ("/metrics", reading.metrics),
-        ("/v2", reading.server),
-        ("/v2/health/live", reading.live),
-        ("/v2/health/ready", reading.ready),
-        (adaptation, steering.adaptation),
-        (f"{adaptation}/history", steering.history),
-        (f"{adaptation}/snapshots", steering.snapshots),
+        ("/", info.dashboard),
+        ("/metrics", info.metrics),
+        ("/v2", info.server),
+        ("/v2/health/live", info.live),
+        ("/v2/health/ready", info.ready),
+        (adaptation, admin.adaptation),
+        (f"{adaptation}/history", admin.history),
+        (f"{adaptation}/snapshots", admin.snapshots),
     ]
     post: list[tuple[str, Handler]] = [
-        (f"{adaptation}/reset", steering.reset),
-        (f"{adaptation}/pause", steering.pause),
-        (f"{adaptation}/resume", steering.resume),
-        (f"{adaptation}/snapshots", steering.snapshot),
-        (f"{adaptation}/snapshots/{{id}}/restore", steering.restore),
+        (f"{adaptation}/reset", admin.reset),
+        (f"{adaptation}/pause", admin.pause),
+        (f"{adaptation}/resume", admin.resume),
+        (f"{adaptation}/snapshots", admin.snapshot),
+        (f"{adaptation}/snapshots/{{id}}/restore", admin.restore),
     ]
     for prefix in (model, f"{model}/versions/{{version}}"):
-        get += [(prefix, reading.metadata), (f"{prefix}/ready", reading.model_ready)]
-        post += [(f"{prefix}/infer", prediction.infer), (f"{prefix}/classify", prediction.classify)]
+        get += [(prefix, info.metadata), (f"{prefix}/ready", info.model_ready)]
+        post += [(f"{prefix}/infer", inference.infer), (f"{prefix}/classify", inference.classify)]
     return [
         *(Route(path, handler, methods=["GET"]) for path, handler in get),
         *(Route(path, handler, methods=["POST"]) for path, handler in post),
@@ -140,7 +161,7 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 
 async def _bad_input(request: Request, error: Exception) -> Response:
-    """Images that the model cannot take."""
+    """For images that the model cannot take."""
     return JSONResponse({"error": str(error)}, 400)
 
 
@@ -160,5 +181,5 @@ async def _gone(request: Request, error: Exception) -> Response:
 
 
 async def _defect(request: Request, error: Exception) -> Response:
-    """uvicorn logs the traceback; the client is spared it."""
+    """The traceback goes to the log, by uvicorn, and not to the client."""
     return JSONResponse({"error": "internal error: see the service's log"}, 500)

@@ -1,10 +1,10 @@
-"""What a client is told when a request is not served: a status, one line, never a path."""
+"""Errors that a client is told: a status and one line, which never holds a path."""
 
 from collections.abc import Mapping
 
 
 class ServiceError(Exception):
-    """An answer other than the one asked for; becomes `{"error": "..."}`."""
+    """Becomes a response with this status and `{"error": message}`."""
 
     def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
@@ -12,5 +12,5 @@ class ServiceError(Exception):
 
 
 def busy(message: str) -> ServiceError:
-    """503: nothing is wrong with the request, only with the moment."""
+    """A 503: the same request may succeed in a second."""
     return ServiceError(503, message, {"Retry-After": "1"})

@@ -32,10 +32,12 @@ from zotta_edge.runtime.service.service import Service
 log = logging.getLogger(__name__)
 
 _COMPRESS_FROM = 1024  # bytes: below, the headers weigh more
-_TOP = 5  # classes that `classify` tells
+_TOP = 5  # classes in an answer of `classify`
 
 
-class Prediction:
+class InferenceRoutes:
+    """infer and classify."""
+
     def __init__(self, service: Service) -> None:
         self._service = service
         self._pixels = service.model.info.preprocessing
@@ -47,10 +49,10 @@ class Prediction:
         with self._slots.taken():
             body = await self._body(request)
             read = partial(self._tensors, body, request.headers.get(protocol.HEADER_LENGTH))
-            asked, images = await self._service.prepared(read)
+            asked, images = await self._service.in_thread(read)
             result = await self._predict(images, asked.adapt)
             respond = partial(self._answer, asked, result)
-            content, length = await self._service.prepared(respond)
+            content, length = await self._service.in_thread(respond)
         headers = {} if length is None else {protocol.HEADER_LENGTH: str(length)}
         kind = "application/json" if length is None else "application/octet-stream"
         return _compressed(content, kind, headers, request.headers.get("accept-encoding", ""))
@@ -66,7 +68,7 @@ class Prediction:
             body = await self._body(request)
             if not body:
                 raise ServiceError(400, "the body is empty: expected an image file")
-            images = await self._service.prepared(lambda: self._prepared(self._decoded([body])))
+            images = await self._service.in_thread(lambda: self._prepared(self._decoded([body])))
             result = await self._predict(images, adapt)
         return JSONResponse(self._classes(result, top))
 
@@ -121,7 +123,7 @@ class Prediction:
     def _classes(self, result: Result, top: int) -> dict[str, Any]:
         (probabilities,) = result.probabilities
         best = np.argsort(-probabilities, kind="stable")[:top].tolist()
-        found = [
+        classes = [
             {
                 "label": self._service.label(index),
                 "index": index,
@@ -131,9 +133,9 @@ class Prediction:
         ]
         return {
             "model_name": self._service.name,
-            "label": found[0]["label"],
-            "probability": found[0]["probability"],
-            "top": found,
+            "label": classes[0]["label"],
+            "probability": classes[0]["probability"],
+            "top": classes,
             "adapted": result.adapted,
             "drift": self._service.drift,
         }

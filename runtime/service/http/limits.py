@@ -1,4 +1,4 @@
-"""How much one client may take: bytes after decompression, requests at once, odd shapes."""
+"""Limits of a request: its size after decompression, its images' shapes, and how many at once."""
 
 import asyncio
 import zlib
@@ -9,13 +9,13 @@ from zotta_edge.runtime.io.images import MAX_PIXELS, Image
 from zotta_edge.runtime.service.http.errors import ServiceError, busy
 
 _SECONDS = 30.0  # in which a body must have arrived
-_LONGEST = 8  # times its width an image may be high, or the reverse: resizing one costs that much
-_PIXELS = 8  # for a byte of the largest body: photographs take a bit a pixel and more
+_LONGEST = 8  # ratio of an image's sides, at most: resizing costs that much more
+_PIXELS = 8  # in all, for each byte of the largest body; photographs have at most one a bit
 _WINDOW_BITS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
 
 class Slots:
-    """Requests that may be in work at the same time."""
+    """How many requests may be worked on at the same time."""
 
     def __init__(self, count: int) -> None:
         self._free = count
@@ -34,7 +34,7 @@ class Slots:
 async def read_body(
     chunks: AsyncIterator[bytes], declared: str | None, encoding: str | None, limit: int
 ) -> bytes:
-    """The whole body, decompressed; refused as soon as it is known to be too large."""
+    """Read and decompress a body; refuse it as soon as it is too large."""
     if declared is not None and declared.isdecimal() and int(declared[:20]) > limit:
         raise _too_large(limit)
     unpack = _unpacker(encoding)
@@ -61,7 +61,7 @@ class _Plain:
 
 
 class _Unpacked:
-    """A stream whose output is never larger than there is room for."""
+    """Decompresses without ever producing more than there is room for."""
 
     def __init__(self, encoding: str) -> None:
         self._stream = zlib.decompressobj(_WINDOW_BITS[encoding])
@@ -74,7 +74,7 @@ class _Unpacked:
                 raise zlib.error("ends early")
             return b""
         unpacked = self._stream.decompress(self._stream.unconsumed_tail + chunk, room)
-        if self._stream.unused_data:  # would pile up, whatever the room
+        if self._stream.unused_data:  # would be collected without limit
             raise zlib.error("goes on after its end")
         return unpacked
 
@@ -98,14 +98,14 @@ def check_count(images: int, limit: int, each: int) -> None:
 
 
 def check_pixels(pixels: int, limit: int) -> None:
-    """Refuse files that are small only packed: decoding a body of `limit` bytes has its price."""
+    """Refuse small files that decode to very many pixels."""
     most = max(MAX_PIXELS, _PIXELS * limit)
     if pixels > most:
         raise ServiceError(413, f"more than {most // 10**6} million pixels in one request")
 
 
 def check_proportions(image: Image) -> None:
-    """Refuse a thread of pixels: its resized form would be thousands of times its own size."""
+    """Refuse very narrow images: resized, they would be thousands of times larger."""
     rows, columns = image.shape[:2]
     if max(rows, columns) > _LONGEST * min(rows, columns):
         raise ServiceError(400, f"an image of {columns} x {rows} pixels is too narrow to classify")

@@ -1,4 +1,4 @@
-"""Before and after every request: who may, how long it took, one line in the log."""
+"""Around every request: access, headers, the metric and the log line."""
 
 import logging
 import time
@@ -14,8 +14,8 @@ from zotta_edge.runtime.service.service import Service
 log = logging.getLogger(__name__)
 
 
-class Front:
-    """Middleware around the routes."""
+class ServiceMiddleware:
+    """Checks access, adds headers, and counts and logs every request."""
 
     def __init__(self, app: ASGIApp, service: Service, access: Access) -> None:
         self._app, self._service, self._access = app, service, access
@@ -45,7 +45,7 @@ class Front:
     def _headers(self) -> list[tuple[bytes, bytes]]:
         headers = [(b"x-content-type-options", b"nosniff")]
         if self._service.draining:
-            headers.append((b"connection", b"close"))  # its next request goes elsewhere
+            headers.append((b"connection", b"close"))  # so that its next request goes elsewhere
         return headers
 
     def _record(self, scope: Scope, status: int, seconds: float) -> None:

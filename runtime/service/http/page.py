@@ -1,4 +1,4 @@
-"""The dashboard: one file, under a policy that lets nothing run but what is written in it."""
+"""The dashboard: a single file, and a policy that lets only its own script and style run."""
 
 import hashlib
 import re
@@ -15,7 +15,7 @@ def page() -> tuple[bytes, dict[str, str]]:
 
 
 def _policy(content: bytes) -> str:
-    """Scripts and styles by their hash: a name in a model file can never become either."""
+    """Allow script and style by their hash, so that no text in a model file can run."""
     return "; ".join(
         [
             "default-src 'none'",

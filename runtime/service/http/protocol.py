@@ -27,7 +27,7 @@ _BYTES = "BYTES"  # image files, each with its length before it
 
 @dataclass(frozen=True)
 class InferRequest:
-    """What was asked: pixels or prepared tensors, or image files that are not decoded yet."""
+    """A parsed request: pixels or prepared tensors, or image files that are not decoded yet."""
 
     images: NDArray[Any] | list[bytes]
     id: str | None
@@ -52,7 +52,7 @@ def metadata(name: str, info: ModelInfo) -> dict[str, Any]:
 
 
 def parse(body: bytes, header_length: str | None) -> InferRequest:
-    """Read the body of an infer request; what is wrong with it is said in one line."""
+    """Read the body of an infer request."""
     length = _header_length(header_length, len(body))
     try:
         request = json.loads(memoryview(body)[:length].tobytes() if length < len(body) else body)
@@ -193,10 +193,10 @@ def _requested(entries: Any, binary: bool) -> tuple[tuple[str, bool], ...]:
         return tuple((name, binary) for name in OUTPUTS)
     if not isinstance(entries, list):
         raise ServiceError(400, "outputs must be a list")
-    return tuple(_one_requested(_object(entry, "an output"), binary) for entry in entries)
+    return tuple(_requested_output(_object(entry, "an output"), binary) for entry in entries)
 
 
-def _one_requested(entry: dict[str, Any], binary: bool) -> tuple[str, bool]:
+def _requested_output(entry: dict[str, Any], binary: bool) -> tuple[str, bool]:
     name, parameters = entry.get("name"), _object(entry.get("parameters", {}), "parameters")
     if name not in OUTPUTS:
         known = ", ".join(OUTPUTS)

@@ -1,12 +1,10 @@
-"""The process: a socket, uvicorn, and an orderly end."""
+"""The process: a listening socket, uvicorn, and a shutdown that answers everyone."""
 
 import asyncio
-import ctypes
 import logging
 import os
 import signal
 import socket
-import struct
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -20,16 +18,18 @@ from zotta_edge.runtime.service.service import Service
 
 log = logging.getLogger(__name__)
 
-# With the last save (service.py) well under the 10 s after which systemd or a person kills.
-_LEAVING = 0.5  # seconds in which clients learn that we are not ready, and are still served
-_GREETING = 0.1  # for clients who were already connecting when the door closed
-_ARRIVING = 1.0  # at most, for requests on connections that stand when the door closes
+# Together with the last save (service.py) well under 10 s, after which systemd kills.
+_LEAVING = 0.5  # seconds in which clients see that we are not ready, and are still served
+_HANDSHAKES = 0.1  # for clients that were already connecting when new ones are turned away
+_ARRIVING = 1.0  # at most, for requests on connections that stand by then
 _DRAINING = 4  # for answers under way; a client that hangs is cut off then
-_SO_ATTACH_FILTER = 26  # Linux's, missing in `socket`
+# IP_MINTTL and IPV6_MINHOPCOUNT of Linux, which `socket` does not name: the least time to live
+# that a segment must arrive with.
+_LEAST_TTL = ((socket.IPPROTO_IP, 21), (socket.IPPROTO_IPV6, 73))
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A bound socket, or one line that says why not, before a model is loaded in vain."""
+    """Bind a socket before the model is loaded, so that a taken port is told at once."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -45,10 +45,10 @@ def listen(host: str, port: int) -> socket.socket:
 
 def run(app: Starlette, bound: socket.socket) -> None:
     """Serve until SIGTERM or Ctrl-C."""
-    # uvicorn raises the signals again that it was stopped by; by then all is in order.
+    # uvicorn raises the signal again after its shutdown, when nothing is left to do.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, frame: None)
-    # A second series for every counter.
+    # They double the number of series.
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
     config = uvicorn.Config(
         app,
@@ -66,7 +66,7 @@ def run(app: Starlette, bound: socket.socket) -> None:
     logging.shutdown()
     if app.state.service.working:
         app.state.service.release()
-        # An update that outlasts us would crash in a dying interpreter, which waits for the others.
+        # The interpreter waits for some threads when it ends, and an update would crash in it.
         os._exit(0)
 
 
@@ -74,8 +74,10 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
         self._service = service
+        self._listening: list[socket.socket] = []
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._listening = [bound.dup() for bound in sockets or []]  # uvicorn closes its own
         await super().startup(sockets)
         for bound in sockets or []:
             host, port = bound.getsockname()[:2]
@@ -85,18 +87,14 @@ class _Server(uvicorn.Server):
             log.info("serving %s (%s) at http://%s:%d", service.name, how, shown, port)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """First not ready, then no new connections, then no new requests; each is answered."""
+        """Report not ready, then refuse new connections, then answer the requests that came."""
         log.info("stopping")
         self._service.drain()  # from now on an answer closes its connection
         await asyncio.sleep(_LEAVING)
-        for bound in sockets or []:
-            _deafen(bound)
-        await asyncio.sleep(_GREETING)
-        last = [connection for bound in sockets or [] for connection in _accepted(bound)]
         for server in self.servers:
             server.close()
         loop = asyncio.get_running_loop()
-        for connection in last:
+        for connection in await _last_connections(self._listening):
             await loop.connect_accepted_socket(self._protocol, connection)
         await asyncio.sleep(0.05)  # those that the loop has accepted by itself join `connections`
         end = loop.time() + _ARRIVING
@@ -111,30 +109,34 @@ class _Server(uvicorn.Server):
         return made
 
 
-def _accepted(bound: socket.socket) -> Iterator[socket.socket]:
-    """Clients that the system has connected but the loop has not seen: closing would cut them."""
+async def _last_connections(listening: list[socket.socket]) -> list[socket.socket]:
+    """Close listening sockets, and return the clients that had connected to them.
+
+    Closing alone resets every client that the system has connected and nobody has accepted, and
+    accepting until there are none leaves a gap before the close in which one more can connect. So
+    new clients are turned away first: with the highest least TTL, the system ignores the segment
+    that opens a connection, as if it were lost, and the client's next attempt a second later finds
+    the port closed. Handshakes under way do end. Linux only; elsewhere the gap remains.
+    """
+    for bound in listening:
+        _require_ttl(bound, 255)
+    await asyncio.sleep(_HANDSHAKES)
+    accepted = [connection for bound in listening for connection in _accept_all(bound)]
+    for bound in listening:
+        bound.close()
+    for connection in accepted:
+        _require_ttl(connection, 0)  # those of the last moment have inherited it
+    return accepted
+
+
+def _accept_all(bound: socket.socket) -> Iterator[socket.socket]:
     with suppress(OSError):  # mostly that there are no more
         while True:
             yield bound.accept()[0]
 
 
-def _deafen(bound: socket.socket) -> None:
-    """From now on nobody new can begin to connect; who has begun may finish.
-
-    A packet filter on the listening socket drops the TCP segments that open a connection. Were all
-    dropped, a client between the two last steps of its handshake would think itself connected.
-    Linux only; elsewhere a moment remains in which a client is cut off before its request is read.
-    """
+def _require_ttl(connection: socket.socket, least: int) -> None:
     if sys.platform == "linux":
-        drop_opening = [
-            (0x30, 0, 0, 13),  # the flags byte of the TCP header
-            (0x54, 0, 0, 0x12),  # its SYN and ACK bits
-            (0x15, 0, 1, 0x02),  # SYN alone?
-            (0x06, 0, 0, 0),  # then drop,
-            (0x06, 0, 0, 0xFFFFFFFF),  # else keep it whole
-        ]
-        packed = b"".join(struct.pack("HBBI", *instruction) for instruction in drop_opening)
-        instructions = ctypes.create_string_buffer(packed)
-        program = struct.pack("HP", len(drop_opening), ctypes.addressof(instructions))
-        with suppress(OSError):
-            bound.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
+        for level, option in _LEAST_TTL:
+            with suppress(OSError):  # an IPv4 socket has no IPv6 options
+                connection.setsockopt(level, option, least)

@@ -1,4 +1,4 @@
-"""What was learned, on disk: one current state, and snapshots to come back to."""
+"""What was learned, on disk: the current state, and snapshots that can be restored."""
 
 import logging
 import re
@@ -13,17 +13,19 @@ from typing import Any
 from zotta_edge.errors import ZottaError
 from zotta_edge.runtime.adaptive import AdaptiveModel
 from zotta_edge.runtime.service.http.errors import ServiceError
-from zotta_edge.runtime.state.file import claim
+from zotta_edge.runtime.state.lock import claim
 
 log = logging.getLogger(__name__)
 
-KEPT = 20  # snapshots; one more removes the oldest
+KEPT = 20  # snapshots; another removes the oldest
 _ID = re.compile(r"(\d{8}T\d{9}Z)-(\d{1,12})")  # when, and after how many steps
 _WHEN = "%Y%m%dT%H%M%S%f"
 
 
 @dataclass(frozen=True)
 class Snapshot:
+    """A saved state; its id holds when it was taken and after how many steps."""
+
     id: str
     time: float  # seconds since 1970
     steps: int
@@ -34,9 +36,18 @@ class Snapshot:
 
 
 class Store:
-    """The folder of one model's states; without one, snapshots last as long as the process.
+    """The states of a model in a folder.
 
-    Methods that touch the model are for the writer's thread.
+    Methods that take the model must run in the writer's thread.
+
+    Parameters
+    ----------
+    folder
+        Where they are kept; None: in a temporary folder, which lasts as long as the process.
+    name
+        The model's, which the files begin with.
+    save_every
+        Steps between two saves of the current state.
     """
 
     def __init__(self, folder: Path | None, name: str, save_every: int) -> None:
@@ -56,7 +67,7 @@ class Store:
         self._stack.close()
 
     def resume(self, model: AdaptiveModel) -> None:
-        """Go on where the last process was; a state that cannot be used is put aside."""
+        """Load the last state; a file that cannot be used is renamed and kept."""
         if self._current is None or not self._current.exists():
             return
         try:
@@ -86,8 +97,9 @@ class Store:
 
     def snapshots(self) -> list[Snapshot]:
         """Newest first."""
-        found = [_snapshot(path) for path in self._snapshots.glob("*.state")]
-        return sorted((one for one in found if one), key=lambda one: one.id, reverse=True)
+        files = self._snapshots.glob("*.state")
+        snapshots = [snapshot for path in files if (snapshot := _snapshot(path))]
+        return sorted(snapshots, key=lambda snapshot: snapshot.id, reverse=True)
 
     def take(self, model: AdaptiveModel) -> Snapshot:
         now = datetime.now(UTC)
@@ -100,8 +112,8 @@ class Store:
             raise ServiceError(
                 507, "the snapshot could not be written: see the service's log"
             ) from None
-        # This one stays, even when the clock went back and it seems the oldest.
-        others = [one for one in self.snapshots() if one.id != name]
+        # The new snapshot stays, even if the clock went back and it looks like the oldest.
+        others = [snapshot for snapshot in self.snapshots() if snapshot.id != name]
         for old in others[KEPT - 1 :]:
             self._path(old.id).unlink(missing_ok=True)
         taken = _snapshot(path)
@@ -122,7 +134,7 @@ class Store:
         self.save(model)
 
     def _path(self, name: str) -> Path:
-        """The file of a snapshot; a name that is not of our making is never looked for."""
+        """The file of a snapshot; only names that we could have made lead to a file."""
         if not _ID.fullmatch(name):
             raise ServiceError(404, "no such snapshot")
         return self._snapshots / f"{name}.state"
@@ -140,7 +152,7 @@ def _snapshot(path: Path) -> Snapshot | None:
 
 
 def _steps(model: AdaptiveModel) -> int:
-    """How far the model has come; methods without steps count batches."""
+    """Updates made so far; methods without steps count batches."""
     status = model.status()
     return int(status.get("steps", status["batches"]))
 

@@ -1,4 +1,4 @@
-"""The one thread that changes the model, and what it says afterwards."""
+"""The thread that changes the model, and what it does there."""
 
 import queue
 import threading
@@ -18,16 +18,16 @@ T = TypeVar("T")
 
 
 class Writer:
-    """Runs jobs one after the other; whoever changes the model does it here.
+    """A thread that runs jobs in order; every change of the model is such a job.
 
-    Its thread has the priority of the others: with a lower one, a busy service never adapts.
+    The thread has normal priority: with a lower one, a busy service would never adapt.
     """
 
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
         self._last: Future[Any] | None = None
         self.on_done: Callable[[], None] = lambda: None  # called in the writer's thread
-        # A daemon: an update that takes longer than the shutdown may must not hold the process.
+        # A daemon: a slow update must not keep the process from exiting.
         self.thread = threading.Thread(target=self._run, name="zotta-writer", daemon=True)
         self.thread.start()
 
@@ -55,11 +55,11 @@ class Writer:
 
 @dataclass(frozen=True)
 class Report:
-    """The model as it was after a change, for everyone who only looks."""
+    """The model's state after a change, for readers in other threads."""
 
     status: Mapping[str, Any]
     distances: Mapping[int, float]  # layer -> |theta_l - theta_l^S| / |theta_l^S|
-    moment: int  # later reports have a higher one
+    moment: int  # of the report; later ones have higher values
 
     @classmethod
     def of(cls, model: AdaptiveModel) -> "Report":
@@ -69,9 +69,10 @@ class Report:
 
 
 def _distances(model: AdaptiveModel, chosen: Any) -> dict[int, float]:
-    theta = model.arrays().get("method.theta")
+    arrays = model.arrays()
+    theta = next((arrays[name] for name in arrays if name.endswith(".theta")), None)
     if theta is None:
-        return {}  # a method that learns something else
+        return {}  # the method does not move theta
     source = Parameters(model.info, chosen).source
     if theta.shape != source.shape:
         return {}
@@ -85,10 +86,10 @@ def _distances(model: AdaptiveModel, chosen: Any) -> dict[int, float]:
 
 @dataclass(frozen=True)
 class Learned:
-    """The outcome of a lesson."""
+    """What came out of learning from some images."""
 
-    result: Result  # the answers to all of its images
-    rest: list[Floats]  # images beyond the last full batch, answered but not learned from
+    result: Result  # the answers to all of the images
+    rest: list[Floats]  # images beyond the last full batch: answered, not learned from
     report: Report
     seconds: float
     batches: int
@@ -96,42 +97,42 @@ class Learned:
 
 
 def learn(
-    model: AdaptiveModel, images: list[Floats], size: int, hurried: Callable[[], bool]
+    model: AdaptiveModel, images: list[Floats], size: int, stop: Callable[[], bool]
 ) -> Learned:
-    """Adapt to as many full batches as there are, answer what is left with the outcome."""
+    """Adapt to every full batch in `images`, then answer the rest with the adapted model."""
     started = time.perf_counter()
     results, at = [], 0
-    while at + size <= len(images) and not hurried():
-        results.append(model.predict(np.stack(images[at : at + size])))
+    while at + size <= len(images) and not stop():
+        results.append(model.predict_prepared(np.stack(images[at : at + size])))
         at += size
     seconds = time.perf_counter() - started
     if rest := images[at:]:
-        results.append(model.predict(np.stack(rest), adapt=False))
-    adapted = sum(one.adapted for one in results)
+        results.append(model.predict_prepared(np.stack(rest), adapt=False))
+    adapted = sum(result.adapted for result in results)
     return Learned(joined(results), rest, Report.of(model), seconds, at // size, adapted)
 
 
 def read(model: AdaptiveModel, images: Floats, size: int) -> Result:
-    """Answer with the model as it is, a few images at a time: memory stays bounded."""
+    """Answer without adapting, `size` images at a time so that memory stays bounded."""
     parts = [images[at : at + size] for at in range(0, len(images), size)]
-    return joined([model.predict(part, adapt=False) for part in parts])
+    return joined([model.predict_prepared(part, adapt=False) for part in parts])
 
 
 def joined(results: list[Result]) -> Result:
-    """Several batches' answers as one."""
+    """The answers to several batches as a single result."""
     if len(results) == 1:
         return results[0]
     return Result(
-        np.concatenate([one.labels for one in results]),
-        np.concatenate([one.probabilities for one in results]),
-        np.concatenate([one.logits for one in results]),
-        any(one.adapted for one in results),
+        np.concatenate([result.labels for result in results]),
+        np.concatenate([result.probabilities for result in results]),
+        np.concatenate([result.logits for result in results]),
+        any(result.adapted for result in results),
         results[-1].drift,
     )
 
 
 def part(result: Result, start: int, end: int) -> Result:
-    """The answers to some of a batch's images."""
+    """The answers to images `start` to `end` of a batch."""
     return Result(
         result.labels[start:end],
         result.probabilities[start:end],

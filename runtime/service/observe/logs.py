@@ -1,4 +1,4 @@
-"""One line an event: for people, or as JSON for machines."""
+"""Log lines, as plain text or as JSON objects."""
 
 import json
 import logging
@@ -25,7 +25,13 @@ class _Plain(logging.Formatter):
 
 
 def configure(kind: str) -> None:
-    """Send everything from INFO up to stderr."""
+    """Log to stderr: ours from INFO up, other packages' from WARNING up.
+
+    Parameters
+    ----------
+    kind
+        "plain" or "json".
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Json() if kind == "json" else _Plain())
     root = logging.getLogger()

@@ -1,4 +1,4 @@
-"""Numbers for Prometheus, in base units."""
+"""Prometheus metrics, in base units."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
 
@@ -6,11 +6,15 @@ from zotta_edge.runtime.service.learning.worker import Learned, Report
 from zotta_edge.version import __version__
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+DECISIONS = (
+    "phase", "changed", "filter", "shortened", "bounded", "rollback", "collapse", "returned",
+)  # fmt: skip
+REQUESTS = ("reset", "pause", "resume", "snapshot", "restore")
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 
 class Metrics:
-    """A registry of its own, so that several apps may live in one process."""
+    """The metrics of one app, in their own registry: a process may hold several apps."""
 
     def __init__(self, model: str, precision: str, method: str) -> None:
         self._registry = registry = CollectorRegistry()
@@ -31,7 +35,9 @@ class Metrics:
             ["outcome"],
             registry=registry,
         )
-        self._adapt = timed("zotta_adapt_duration_seconds", "One lesson, its answers included.")
+        self._adapt = timed(
+            "zotta_adapt_duration_seconds", "Learning from a batch, its answers included."
+        )
         self.dropped = Counter(
             "zotta_adapt_dropped_images",
             "Images answered but never learned from: the queue was full.",
@@ -39,6 +45,12 @@ class Metrics:
         )
         self.resets = Counter(
             "zotta_resets", "Returns to the source parameters.", ["reason"], registry=registry
+        )
+        self._events = Counter(
+            "zotta_adaptation_events",
+            "What adaptation decided, and what was asked of it.",
+            ["kind"],
+            registry=registry,
         )
         self._drift = Gauge(
             "zotta_drift_score",
@@ -57,6 +69,8 @@ class Metrics:
             self._steps.labels(outcome)
         for reason in ("request", "collapse", "returned"):
             self.resets.labels(reason)
+        for kind in (*DECISIONS, *REQUESTS):
+            self._events.labels(kind)
         Info("zotta_build", "What is running.", registry=registry).info(
             {"version": __version__, "model": model, "precision": precision, "method": method}
         )
@@ -65,12 +79,15 @@ class Metrics:
         self._images.inc(images)
         self._entropy.set(entropy or 0.0)
 
+    def event(self, kind: str) -> None:
+        self._events.labels(kind).inc()
+
     def learned(self, before: Report, learned: Learned) -> None:
         if not learned.batches:
             return
         self._adapt.observe(learned.seconds)
         rolled_back = _rollbacks(learned.report) - _rollbacks(before)
-        rolled_back = min(max(rolled_back, 0), learned.adapted)  # a snapshot may set them back
+        rolled_back = min(max(rolled_back, 0), learned.adapted)  # a restore may lower the count
         self._steps.labels("held").inc(learned.adapted - rolled_back)
         self._steps.labels("rolled_back").inc(rolled_back)
         self._steps.labels("skipped").inc(learned.batches - learned.adapted)

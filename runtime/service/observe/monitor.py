@@ -1,6 +1,5 @@
-"""What a person, or a dashboard, is told about the model: recent answers and what it learned."""
+"""The figures behind the dashboard and the API: recent answers, latencies and the drift."""
 
-import logging
 import math
 import time
 from collections import Counter, deque
@@ -12,21 +11,27 @@ import numpy as np
 from zotta_edge.format import ModelInfo
 from zotta_edge.runtime.adaptive import Result
 from zotta_edge.runtime.service.learning.worker import Learned, Report
+from zotta_edge.runtime.service.observe.event_log import EventLog
 from zotta_edge.runtime.service.observe.metrics import Metrics
 from zotta_edge.runtime.watch.statistics import entropies
 
 ANSWERS = 256  # images behind the recent classes and the entropy
 REQUESTS = 512  # behind the latencies
 POINTS = 300  # of the history
-EVENTS = 100
-RESETS = ("collapse", "returned")  # events of the guard that put the model back to the source
-_TOLD = tuple(  # loggers that explain events
-    f"zotta_edge.runtime.{name}" for name in ("watch.guard", "watch.gate", "methods.primed.method")
-)
 
 
 class Monitor:
-    """Sees every answer and every lesson; keeps a little of them. For the event loop alone."""
+    """Keeps recent answers, latencies and the last report. Only for use in the event loop.
+
+    Parameters
+    ----------
+    info
+        The model's labels and layers.
+    report
+        Its state at the start.
+    metrics
+        Get the same figures.
+    """
 
     def __init__(self, info: ModelInfo, report: Report, metrics: Metrics) -> None:
         self._info, self._metrics = info, metrics
@@ -35,16 +40,15 @@ class Monitor:
         self._entropies: deque[float] = deque(maxlen=ANSWERS)
         self._seconds: deque[float] = deque(maxlen=REQUESTS)
         self._points: deque[dict[str, Any]] = deque(maxlen=POINTS)
-        self.events: deque[dict[str, Any]] = deque(maxlen=EVENTS)
-        self.last_reset: dict[str, Any] | None = None
-        self.images = self.lost = 0
+        self.events = EventLog(metrics)
+        self.images = self.dropped_images = 0
         metrics.state(report)
 
     def name(self, index: int) -> str:
         return label(self._info, index)
 
     def answered(self, result: Result, seconds: float) -> None:
-        """A group of requests was answered, `seconds` after the first of them came."""
+        """Take in a group's answers, given `seconds` after its first request arrived."""
         entropy = entropies(result.logits)
         self.images += len(entropy)
         self._labels.extend(result.labels.tolist())
@@ -61,35 +65,24 @@ class Monitor:
         self._points.append(finite(point))
         self._metrics.answered(len(entropy), self.entropy)
 
-    def took(self, seconds: float) -> None:
-        """A request was answered in that time."""
+    def record_latency(self, seconds: float) -> None:
+        """Take in how long a request took, its time in the queue included."""
         self._seconds.append(seconds)
         self._metrics.inference.observe(seconds)
 
     def learned(self, learned: Learned) -> None:
-        before = self.report.status.get("guard", {})
         self._metrics.learned(self.report, learned)
         self.changed(learned.report)
-        for reason in RESETS:
-            if learned.report.status.get("guard", {}).get(reason, 0) > before.get(reason, 0):
-                self.was_reset(reason)
 
     def changed(self, report: Report) -> None:
-        """Take the latest: two that come at the same time may come in any order."""
+        """Keep the latest report: they may arrive in another order than they were made."""
         if report.moment >= self.report.moment:
             self.report = report
             self._metrics.state(report)
 
-    def was_reset(self, reason: str) -> None:
-        self.last_reset = {"time": time.time(), "reason": reason}
-        self._metrics.resets.labels(reason).inc()
-
     def dropped(self, images: int) -> None:
-        self.lost += images
+        self.dropped_images += images
         self._metrics.dropped.inc(images)
-
-    def note(self, event: str, reason: str) -> None:
-        self.events.append({"time": time.time(), "event": event, "reason": reason})
 
     @property
     def entropy(self) -> float | None:
@@ -110,7 +103,7 @@ class Monitor:
         return {"p50": p50, "p99": p99}
 
     def layers(self) -> list[dict[str, Any]]:
-        """Every layer's distance from the source; one that is not adapted has none to go."""
+        """Every layer's distance from the source; 0 for layers that are not adapted."""
         chosen = self.report.status.get("layers", ())
         return [
             {
@@ -126,35 +119,16 @@ class Monitor:
         return list(self._points)
 
 
-class Listener(logging.Handler):
-    """Takes the reasons that the guard and the gate give in the log, of one model's writer."""
-
-    def __init__(self, monitor: Monitor, thread: int | None) -> None:
-        super().__init__(logging.INFO)
-        self._monitor, self._thread = monitor, thread
-        for name in _TOLD:
-            logger = logging.getLogger(name)
-            logger.addHandler(self)
-            if logger.getEffectiveLevel() > logging.INFO:
-                logger.setLevel(logging.INFO)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.thread == self._thread:
-            event, _, reason = record.getMessage().partition(": ")
-            self._monitor.note(event, reason)
-
-    def close(self) -> None:
-        for name in _TOLD:
-            logging.getLogger(name).removeHandler(self)
-        super().close()
-
-
 def label(info: ModelInfo, index: int) -> str:
     return info.labels[index] if info.labels else str(index)
 
 
 def finite(value: Any) -> Any:
-    """The same with None for what JSON cannot say: NaN and infinities."""
+    """The same value with None for NaN and infinities, which JSON does not have.
+
+    >>> finite({"drift": float("nan"), "layers": [1.5, float("inf")]})
+    {'drift': None, 'layers': [1.5, None]}
+    """
     if isinstance(value, Mapping):
         return {str(key): finite(entry) for key, entry in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):

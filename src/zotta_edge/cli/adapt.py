@@ -3,7 +3,8 @@
 import argparse
 import json
 import sys
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,21 +14,30 @@ from zotta_edge.progress import Progress
 
 if TYPE_CHECKING:
     from zotta_edge.runtime.adaptive import AdaptiveModel
+    from zotta_edge.runtime.io.classes import Classes
+    from zotta_edge.runtime.io.labels import Labels
+    from zotta_edge.runtime.io.sources import Source
     from zotta_edge.runtime.job import Tally
     from zotta_edge.runtime.settings import Settings
 
-HELP = """Predict a stream of images and adapt to it on the way
+HELP = """Predict a stream of images while adapting to it
 
-Without arguments: the embedded model on an embedded stream, as a demonstration.
+Without arguments, it demonstrates this with the embedded model and stream.
 
   zotta-edge adapt --model vit_int8.onnx --data photos/ --output predictions.csv
   zotta-edge adapt --model vit_int8.onnx --data photos/ --labels labels.csv --report report.json
   zotta-edge adapt --model vit_int8.onnx --data camera:0 --batch-size 8 --state site-7.state
-  find . -name '*.jpg' | zotta-edge adapt --model vit_int8.onnx --data - --output -
+  find . -name '*.jpg' | zotta-edge adapt --model vit_int8.onnx --data - --output - > answers.csv
 
-A primed file (`zotta-edge calibrate --prime`) adapts with the passes that answer anyway. Others
-adapt with perturbed passes, from when the stream has drifted from the source to when it no longer
-pays; --always does so on every batch, as the paper does. Labels are used for scoring only.
+A primed file (`zotta-edge calibrate --prime`) adapts with the forward passes that predict anyway.
+Other files need extra, perturbed passes: they start adapting when the stream drifts away from the
+source and stop when it no longer improves; --always adapts on every batch, as in the paper.
+
+Labels are used for scoring only: --labels, or what lies with the images (labels.csv in the folder,
+`labels` in an .npz, folders that are named or numbered as the model's classes). A label is a class
+name of the model file or a class number; an image whose label is empty or -1 is not scored. With
+labels, the unadapted model predicts the same images for comparison. Without labels it only does so
+with --baseline, because that doubles the work.
 """
 
 
@@ -36,9 +46,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data",
         metavar="SOURCE",
-        help="image folder, glob, .npz / .npy, video file, camera:N, or - for paths on stdin",
+        help="image folder, glob, CSV of names, .npz / .npy, video file, camera:N, or - for paths "
+        "on stdin",
     )
-    parser.add_argument("--labels", type=Path, metavar="CSV", help="name,label lines, to score")
+    parser.add_argument(
+        "--labels",
+        type=Path,
+        metavar="CSV",
+        help="name,label lines, to score; `folders`: class folders in the order of the classes",
+    )
     parser.add_argument("--batch-size", type=_positive, default=16, metavar="N", help="default: 16")
     parser.add_argument("--limit", type=_positive, metavar="N", help="stop after N images")
     parser.add_argument("--strict", action="store_true", help="fail on an unreadable image")
@@ -53,12 +69,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--budget",
         type=float,
         metavar="N",
-        help="primed: passes an image that may be spent on average (default: 1.08); from 2 "
-        "on drifted images are also answered in a mirror",
+        help="primed: forward passes an image to spend on average (default: 1.08); from 2 on, "
+        "drifted images are also predicted mirrored",
     )
-    group.add_argument("--always", action="store_true", help="adapt on every batch, drift or not")
-    group.add_argument("--episodic", action="store_true", help="forget before each batch")
-    group.add_argument("--seed", type=int, metavar="N", help="of the perturbations (default: 0)")
+    group.add_argument("--always", action="store_true", help="adapt on every batch, drifted or not")
+    group.add_argument("--episodic", action="store_true", help="reset before each batch")
+    group.add_argument(
+        "--seed", type=int, metavar="N", help="seed of the perturbations (default: 0)"
+    )
     group.add_argument("--settings", type=Path, metavar="TOML", help="settings from a file")
     group.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="one setting; repeatable"
@@ -68,12 +86,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--state", type=Path, metavar="FILE", help="resume from here if it exists, save here"
     )
     group = parser.add_argument_group("results")
-    group.add_argument("--output", type=Path, metavar="FILE", help="predictions, .csv or .jsonl")
-    group.add_argument("--top-k", type=_positive, default=1, metavar="K", help="classes an image")
+    group.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="predictions, .csv or .jsonl; - for stdout, and the summary then goes to stderr",
+    )
+    group.add_argument(
+        "--format", choices=("csv", "jsonl"), help="of the predictions; default: as FILE ends, csv"
+    )
+    group.add_argument(
+        "--top-k", type=_positive, default=1, metavar="K", help="classes to write for each image"
+    )
     group.add_argument("--report", type=Path, metavar="JSON", help="accuracy, cost and settings")
     group.add_argument("--json", action="store_true", help="print the report as JSON")
     group.add_argument(
-        "--no-baseline", action="store_true", help="do not run the unadapted model for comparison"
+        "--baseline",
+        action=argparse.BooleanOptionalAction,
+        help="run the unadapted model beside it for comparison (default: only with labels)",
     )
     group = parser.add_argument_group("execution")
     group.add_argument("--provider", metavar="NAME", help="cpu (default), cuda, tensorrt, ...")
@@ -81,12 +111,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from zotta_edge.options import describe
     from zotta_edge.runtime.settings import Settings
 
     if args.list_settings:
-        for each in describe(Settings):
-            print(f"{each.name:<20} {each.default!s:<10} {each.about}")
+        _list_settings()
         return 0
     if (args.model is None) != (args.data is None):
         raise ZottaError("give both --model and --data, or neither for the demonstration")
@@ -100,48 +128,87 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _adapt(args: argparse.Namespace, settings: "Settings") -> int:
-    from zotta_edge.runtime.adaptive import AdaptiveModel
+    from zotta_edge.runtime.io.classes import Classes
     from zotta_edge.runtime.io.predictions import predictions_to
     from zotta_edge.runtime.io.preprocessing import fit
     from zotta_edge.runtime.io.sources import batches, open_source
-    from zotta_edge.runtime.job import adapt_stream, report
-    from zotta_edge.runtime.state.file import claim
+    from zotta_edge.runtime.job import adapt_stream
 
     source = open_source(args.data, strict=args.strict, limit=args.limit, on_bad=_report_bad)
-    labels = source.labels(args.labels)
-    with ExitStack() as stack:
-        if args.state:
-            stack.enter_context(claim(args.state))
+    with _opened(args, settings) as model:
+        info = model.info
+        labels = _labels(source, args, Classes.of(info))
+        compares = labels is not None if args.baseline is None else args.baseline
+        with (
+            predictions_to(args.output, info.labels, args.top_k, args.format) as write,
+            Progress("adapting", len(source) or None) as progress,
+        ):
+            tally = adapt_stream(
+                model,
+                batches(source, args.batch_size, lambda image: fit(image, info.preprocessing)),
+                labels=labels,
+                plain=model.unadapted() if compares else None,
+                write=write,
+                progress=lambda tally, count: progress.advance(count, tally.note()),
+            )
+    if tally.images == 0:
+        raise ZottaError(f"no images in {args.data}")
+    _report(args, model, tally)
+    return 0
+
+
+@contextmanager
+def _opened(args: argparse.Namespace, settings: "Settings") -> Iterator["AdaptiveModel"]:
+    """Load the model, resume it from --state, and save it there at the end."""
+    from zotta_edge.runtime.adaptive import AdaptiveModel
+    from zotta_edge.runtime.state.lock import claim
+
+    with claim(args.state) if args.state else nullcontext():
         model = AdaptiveModel.load(
             args.model, settings, args.method, provider=args.provider, threads=args.threads
         )
         if args.state and args.state.exists():
             model.load_state(args.state)
-        pixels = model.info.preprocessing
-        write = stack.enter_context(predictions_to(args.output, model.info.labels, args.top_k))
-        progress = stack.enter_context(Progress("adapting", len(source) or None))
-        tally = adapt_stream(
-            model,
-            batches(source, args.batch_size, lambda image: fit(image, pixels)),
-            labels=labels,
-            plain=None if args.no_baseline else model.unadapted(),
-            write=write,
-            progress=lambda tally, count: progress.advance(count, tally.note()),
-        )
+        yield model
         if args.state:
             model.save_state(args.state)
-    if tally.images == 0:
-        raise ZottaError(f"no images in {args.data}")
-    found = report(model, args.model, tally)
+
+
+def _report(args: argparse.Namespace, model: "AdaptiveModel", tally: "Tally") -> None:
+    """Write the report and print it, on stderr if predictions are on stdout."""
+    from zotta_edge.runtime.io.predictions import STDOUT
+    from zotta_edge.runtime.job import report
+
+    numbers = report(model, args.model, tally)
+    as_json = json.dumps(numbers, indent=2)
     if args.report:
         with replacing(args.report) as temporary:
-            temporary.write_text(json.dumps(found, indent=2) + "\n")
-    print(json.dumps(found, indent=2) if args.json else _summary(found, model, tally))
-    return 0
+            temporary.write_text(as_json + "\n")
+    text = as_json if args.json else _summary(numbers, tally)
+    print(text, file=sys.stderr if str(args.output) == STDOUT else sys.stdout)
+
+
+def _list_settings() -> None:
+    from zotta_edge.runtime.settings import by_methods
+
+    for methods, options in by_methods().items():
+        print(f"{methods}:")
+        for each in options:
+            print(f"  {each.name:<20} {each.default!s:<10} {each.about}")
+
+
+def _labels(source: "Source", args: argparse.Namespace, classes: "Classes") -> "Labels[int] | None":
+    """The labels of --labels, or those stored with the images; None if there are none."""
+    labels = source.labels(args.labels, classes)
+    own = source.written()
+    if labels and own and args.labels is None and isinstance(args.data, str):
+        count = sum(name in labels for name in source.names())
+        print(f"labels: {own.origin}, for {count} of {len(source)} images", file=sys.stderr)
+    return labels or None
 
 
 def _settings(args: argparse.Namespace, kind: "type[Settings]") -> "Settings":
-    """The file first, then --set, then the flags that have a name of their own."""
+    """Settings from the file, then --set, then the flags that set one of them."""
     settings = kind.from_toml(args.settings) if args.settings else kind()
     settings = settings.override(args.set)
     own = {name: getattr(args, name) for name in ("always", "episodic") if getattr(args, name)}
@@ -151,24 +218,24 @@ def _settings(args: argparse.Namespace, kind: "type[Settings]") -> "Settings":
     return settings.replace(own)
 
 
-def _summary(found: dict[str, Any], model: "AdaptiveModel", tally: "Tally") -> str:
-    """The report for a person."""
-    lines = [f"images     {found['images']}{'  (interrupted)' if tally.interrupted else ''}"]
-    before, after = found["accuracy"]["unadapted"], found["accuracy"]["adapted"]
+def _summary(report: dict[str, Any], tally: "Tally") -> str:
+    """The report as text."""
+    lines = [f"images     {report['images']}{'  (interrupted)' if tally.interrupted else ''}"]
+    before, after = report["accuracy"]["unadapted"], report["accuracy"]["adapted"]
     if after is not None:
         gained = "" if before is None else f"   unadapted {before:.1%}   gain {after - before:+.1%}"
         lines.append(f"accuracy   adapted {after:.1%}{gained}")
-    cost = f"cost       {found['passes']:.2f} passes an image"
-    if found["time_ratio"]:
-        cost += f", {found['time_ratio']:.2f}x the time"
-    if found["memory_ratio"]:
-        cost += f" and {found['memory_ratio']:.2f}x the memory of plain inference"
+    cost = f"cost       {report['passes']:.2f} passes an image"
+    if report["time_ratio"]:
+        cost += f", {report['time_ratio']:.2f}x the time"
+    if report["memory_ratio"]:
+        cost += f" and {report['memory_ratio']:.2f}x the memory of plain inference"
     lines.append(cost)
-    if found["drift"] is not None:
-        events = ", ".join(f"{name} {count}" for name, count in found["guard"].items() if count)
+    if report["drift"] is not None:
+        events = ", ".join(f"{name} {count}" for name, count in report["guard"].items() if count)
         lines.append(
-            f"adaptation {found['steps']} steps, drift {found['drift']:.2f} standard deviations, "
-            + (f"filter: {found['filter']}, " if found["filter"] else "")
+            f"adaptation {report['steps']} steps, drift {report['drift']:.2f} standard deviations, "
+            + (f"filter: {report['filter']}, " if report["filter"] else "")
             + f"guard: {events or 'nothing to do'}"
         )
     return "\n".join(lines)

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from zotta_edge.bench.run.conditions import Model, Request
     from zotta_edge.bench.run.origin import Origin
 
-HELP = """Compare ways to adapt on your own model and images
+HELP = """Compare adaptation methods on your own model and images
 
-Does adaptation help on this model, what does it cost, can it hurt? Without --model: the embedded
-digits model, in about a minute.
+Does adaptation help this model, what does it cost, and can it hurt? Without --model it runs on the
+embedded digits model, which takes about a minute.
 
   zotta-edge bench --output try/
   zotta-edge bench --model vit_int8.onnx --data photos/ --labels labels.csv --output out/ --quick
@@ -25,14 +25,17 @@ digits model, in about a minute.
   zotta-edge bench --model vit_int8.onnx --data photos/ --output out/ \\
       --variant 'k1=zotta;pairs=1' --variant 'k5=zotta;pairs=5' --set always=true
 
-DATA is a folder of images with a labels CSV, class folders as of ImageNet (-R, -Sketch, -A),
-ImageNet-C, a folder of CIFAR-10-C arrays, or an .npz. Corruptions are put on clean images; data
-that is corrupted already is taken as it is, and `--corruptions clean` takes any data as it is.
+DATA is a folder of images with a labels CSV, class folders as in ImageNet (-R, -Sketch, -A),
+ImageNet-C, a folder of CIFAR-10-C arrays, a CSV of names and labels, or an .npz. Clean images are
+corrupted for the benchmark; data that is corrupted already is used as it is, and `--corruptions
+clean` uses any data as it is. A label is a class name of the model file or a class number; images
+whose label is empty or -1 are left out.
 
-Every stream is seen once, in an order that the seed decides, and labels are used for scoring only.
-The same command goes on where it was stopped. OUTPUT gets report.html, table.md, results.json,
-results.csv and conditions/, one file for each finished condition. `--methods all` are those of the
-runtime; tent, eata, sar, deyo, cotta and backprop run in torch and need --reference and --source.
+Every stream is seen once, in an order that depends on the seed, and labels are used for scoring
+only. A run that was stopped continues when the same command is given again. OUTPUT gets
+report.html, table.md, results.json, results.csv and conditions/, with one file for each finished
+condition. `--methods all` are those of the runtime; tent, eata, sar, deyo, cotta and backprop run
+in torch and need --reference and --source.
 """
 
 _GROUPS = {"noise": slice(0, 3), "blur": slice(3, 7), "weather": slice(7, 11),
@@ -42,11 +45,13 @@ _QUICK_IMAGES = 200
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="for results")
+    parser.add_argument(
+        "--output", type=Path, required=True, metavar="DIR", help="folder for the results"
+    )
     parser.add_argument("--model", type=Path, nargs="+", metavar="MODEL", help="model files")
     group = parser.add_argument_group("data")
     group.add_argument("--data", metavar="DATA", help="labelled images, see above")
-    group.add_argument("--labels", type=Path, metavar="CSV", help="default: DATA's own")
+    group.add_argument("--labels", type=Path, metavar="CSV", help="default: the labels in DATA")
     group.add_argument(
         "--classes", type=Path, metavar="FILE", help="folder name of each class, one a line"
     )
@@ -58,14 +63,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     group = parser.add_argument_group("what is compared")
     group.add_argument(
-        "--methods", type=_words, metavar="A,B", help="names, or all (default: the usual one)"
+        "--methods", type=_words, metavar="A,B", help="names, or all (default: that of `adapt`)"
     )
     group.add_argument(
         "--variant",
         action="append",
         default=[],
         metavar="NAME=METHOD;SETTING=VALUE;...",
-        help="a method with settings of its own; repeatable",
+        help="a method with its own settings; repeatable",
     )
     group.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="a setting for all"
@@ -84,7 +89,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="A,B",
         help="names, noise, blur, weather, digital, extra, clean, or all (the 15; default)",
     )
-    group.add_argument("--severity", type=_numbers, default=(5,), metavar="N", help="1 to 5")
+    group.add_argument(
+        "--severity", type=_numbers, default=(5,), metavar="N", help="1 to 5 (default: 5)"
+    )
     group.add_argument(
         "--scenario",
         type=_words,
@@ -92,18 +99,27 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="reset (default), continual, mixed, label-shift, single, recurring, clean",
     )
-    group.add_argument("--batch-size", type=_numbers, default=(64,), metavar="N", help="64")
-    group.add_argument("--seeds", type=_positive, default=1, metavar="N", help="how many; 1")
+    group.add_argument(
+        "--batch-size", type=_numbers, default=(64,), metavar="N", help="default: 64"
+    )
+    group.add_argument(
+        "--seeds", type=_positive, default=1, metavar="N", help="how many seeds (default: 1)"
+    )
     group = parser.add_argument_group("execution")
     group.add_argument("--quick", action="store_true", help="4 corruptions, 200 images of each")
     group.add_argument(
-        "--jobs", type=_positive, metavar="N", help="conditions at a time (default: one a core)"
+        "--jobs",
+        type=_positive,
+        metavar="N",
+        help="conditions to run at a time (default: one a core)",
     )
-    group.add_argument("--dry-run", action="store_true", help="check everything, estimate, stop")
+    group.add_argument(
+        "--dry-run", action="store_true", help="check everything, estimate the time, and stop"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    from zotta_edge.bench.run.session import Execution, as_text, bench
+    from zotta_edge.bench.session import Execution, as_text, bench
     from zotta_edge.export.quantize.target import describe_machine
 
     request = _request(args)
@@ -132,6 +148,7 @@ def _request(args: argparse.Namespace) -> "Request":
     from zotta_edge.bench.run.conditions import Model, Request
     from zotta_edge.bench.run.plan import check_models
     from zotta_edge.bench.run.variants import parse_variants
+    from zotta_edge.runtime.io.classes import Classes
 
     if (args.model is None) != (args.data is None):
         raise ZottaError("give both --model and --data, or neither for the embedded digits")
@@ -144,7 +161,7 @@ def _request(args: argparse.Namespace) -> "Request":
     check_models(models)
     usual = [] if args.variant else _default_methods(models)
     variants = parse_variants(args.methods or ["none", *usual], args.variant, args.set)
-    data = open_dataset(args.data, models[0].info.classes, args.labels, args.classes)
+    data = open_dataset(args.data, Classes.of(models[0].info), args.labels, args.classes)
     data.name = Path(args.data).resolve().name
     return Request(
         models=models,
@@ -180,7 +197,7 @@ def _origin(args: argparse.Namespace, needed: bool) -> "Origin | None":
 
 def _default_methods(models: Sequence["Model"]) -> list[str]:
     """What `adapt` does with these files unless told otherwise."""
-    from zotta_edge.runtime.methods import default_method
+    from zotta_edge.runtime.methods.registry import default_method
     from zotta_edge.runtime.settings import Settings
 
     return sorted({default_method(model.info, Settings()) for model in models})

@@ -15,23 +15,23 @@ if TYPE_CHECKING:
 
 HELP = """Measure the source domain, choose the layers to adapt, and store both in the file
 
-The model is run as it is, quantized, on a few images of the domain it was trained for (DIR: a
-folder, a CSV of file names, an .npz or an .npy of uint8 images). Two things are stored:
+The quantized model is run on a few images of the domain it was trained for (DIR: a folder, a CSV
+of file names, an .npz or an .npy of uint8 images). Two things are stored:
 
-  statistics  mean and standard deviation of every layer's pooled feature. Adaptation pulls the
-              features of a drifted stream back to them.
-  layers      those whose features still tell drifted images from source images. 2-means is run at
-              every token or position of a layer; its purity says how well the two clusters match
-              the two domains (0.5: not at all, 1: perfectly). Maps are looked at on a grid of at
-              most 8 x 8 positions.
+  statistics  mean and standard deviation of every layer's pooled feature. Adaptation moves the
+              features of a drifted stream back towards them.
+  layers      those whose features separate drifted images from source images. 2-means is run at
+              every token or position of a layer, and purity says how well the two clusters match
+              the two domains (0.5: not at all, 1: perfectly). Feature maps are sampled on a grid
+              of at most 8 x 8 positions.
 
-Of the layers whose purity reaches --tau the deepest --max-layers are chosen, never the first layer
-and never the norm before the classifier. Drifted images are --ood, or the source images with
-speckle noise. Running it again replaces what is stored.
+Of the layers whose purity reaches --tau, the deepest --max-layers are chosen, but never the first
+layer or the norm before the classifier. Drifted images are those of --ood, or the source images
+with speckle noise. Calibrating again replaces what is stored.
 
---prime also measures how the features move with the chosen affines, by forward passes: minutes,
-once, and a seventh of the file's size. The device then adapts with the passes that answer anyway.
-When interrupted, the same command goes on where it was. A dry run leaves it out.
+--prime also measures how the features respond to the chosen affines, by forward passes. This takes
+minutes, once, and a seventh of the file's size; the device then adapts without extra passes. If it
+is interrupted, the same command continues where it stopped. A dry run does not prime.
 
   zotta-edge calibrate vit_int8.onnx --source photos/
   zotta-edge calibrate vit_int8.onnx --source photos/ --ood rainy/ --plot purity.png
@@ -39,7 +39,7 @@ When interrupted, the same command goes on where it was. A dry run leaves it out
 """
 _BATCH_NORM = (
     "this is a BatchNorm network: `--method bn_adapt`, which takes the statistics of its norms "
-    "from the stream, usually gains more than moving their affines"
+    "from the stream, usually gains more than adapting their affines"
 )
 RULES = ("purity", "all", "parameters", "gradient", "influence")
 
@@ -57,23 +57,27 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--prime",
         action="store_true",
-        help="also measure how the features move with the affines, for --method primed: minutes",
+        help="also measure how the features respond to the affines, for --method primed; minutes",
     )
     parser.add_argument("--dry-run", action="store_true", help="show the table, write nothing")
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the purity curve")
     parser.add_argument("--json", action="store_true", help="print the result for machines")
     parser.add_argument(
-        "--seed", type=int, default=0, help="of the draw and the noise (default: 0)"
+        "--seed", type=int, default=0, help="seed of the draw and the noise (default: 0)"
     )
     parser.add_argument(
         "--strict", action="store_true", help="fail on an image that cannot be read"
     )
     parser.add_argument("--threads", type=int, metavar="N", help="default: one a core")
     group = parser.add_argument_group("choice of layers")
-    group.add_argument("--layers", metavar="3,4,5", help="choose these, measure no purity")
-    group.add_argument("--tau", type=float, default=0.6, help="least purity (default: 0.6)")
+    group.add_argument("--layers", metavar="3,4,5", help="choose these without measuring purity")
+    group.add_argument("--tau", type=float, default=0.6, help="minimum purity (default: 0.6)")
     group.add_argument(
-        "--max-layers", type=int, default=3, metavar="N", help="most layers (default: 3)"
+        "--max-layers",
+        type=int,
+        default=3,
+        metavar="N",
+        help="maximum number of layers (default: 3)",
     )
     group.add_argument(
         "--keep-shallow", action="store_true", help="the first layer may be chosen as well"
@@ -82,8 +86,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--rule",
         choices=RULES,
         default="purity",
-        help="what else the paper compares: all layers; those with the largest parameters, "
-        "gradients (zeroth-order), or influence on the output",
+        help="purity (default), or a rule that the paper compares it with: all layers, or those "
+        "with the largest parameters, gradients (zeroth-order) or influence on the output",
     )
 
 
@@ -132,7 +136,7 @@ def parse_layers(text: str | None) -> tuple[int, ...] | None:
         first, dash, last = (piece.strip() for piece in part.partition("-"))
         ends = (first, last) if dash else (first, first)
         if not all(end.isdecimal() for end in ends) or int(ends[0]) > int(ends[1]):
-            raise ZottaError(f"--layers {text!r} is no list of layers such as 3,4,5 or 3-5")
+            raise ZottaError(f"--layers {text!r} is not a list of layers such as 3,4,5 or 3-5")
         chosen += range(int(ends[0]), int(ends[1]) + 1)
     return tuple(chosen)
 

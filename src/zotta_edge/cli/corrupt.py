@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from zotta_edge.runtime.io.images import Image
     from zotta_edge.runtime.io.sources import Sample, Source
 
-HELP = """Put ImageNet-C's corruptions on images
+HELP = """Corrupt images as ImageNet-C does
 
   zotta-edge corrupt photos/ -o noisy/ --corruption gaussian_noise --severity 5
   zotta-edge corrupt photos/ -o photos-c/ --corruption all         # photos-c/fog/5/...
   zotta-edge corrupt test.npz -o foggy.npz --corruption fog --severity 3
   zotta-edge corrupt --list
 
-The same seed gives the same images, whatever the number of workers. Image files come out as PNG, in
-the folders they were in; arrays (.npz, .npy) come out as .npz, with their labels.
+The same seed gives the same images for any number of workers. Image files are written as PNG, in
+the same subfolders; arrays (.npz, .npy) are written as .npz, with their labels.
 """
 
 _JPEG_QUALITY = 95
@@ -67,7 +67,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scale",
         choices=["imagenet", "cifar"],
-        help="whose constants (default: cifar for images up to 64 pixels)",
+        help="which benchmark's constants (default: cifar for images up to 64 pixels)",
     )
     parser.add_argument(
         "--workers", type=int, default=os.cpu_count() or 1, metavar="N", help="default: all cores"
@@ -75,7 +75,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format", choices=["png", "jpg"], default="png", help="jpg: quality 95 (default: png)"
     )
-    parser.add_argument("--force", action="store_true", help="write over what OUT holds")
+    parser.add_argument("--force", action="store_true", help="overwrite what is in OUT")
     parser.add_argument("--list", action=_List, nargs=0, help="list the corruptions and stop")
 
 
@@ -84,7 +84,10 @@ def run(args: argparse.Namespace) -> int:
 
     source = open_source(args.input, on_bad=_report_bad)
     if len(source) == 0:
-        raise ZottaError(f"{args.input} has no end: expected a folder, a glob, an array or a video")
+        raise ZottaError(
+            f"the length of {args.input} is not known: expected a folder, a glob, an array or a "
+            "video"
+        )
     jobs = _jobs(args, source)
     _check_names(source)
     for job in jobs:
@@ -106,15 +109,15 @@ class _List(argparse.Action):
 
 
 def _jobs(args: argparse.Namespace, source: "Source") -> list[Job]:
-    """One for each corruption; several go to <corruption>/<severity>, as ImageNet-C is laid out."""
-    from zotta_edge.runtime.io.sources import Arrays
+    """A job for each corruption; several go to <corruption>/<severity>, as in ImageNet-C."""
+    from zotta_edge.runtime.io.sources import Stored
 
     names = _names(args.corruption, args.severity)
     if args.output.suffix == ".npz":
         if len(names) > 1:
             raise ZottaError(f"{args.output} holds one corruption: give a folder for {len(names)}")
         outputs = [args.output]
-    elif isinstance(source, Arrays):
+    elif isinstance(source, Stored) and source.images.array:
         outputs = [args.output / f"{name}-{args.severity}.npz" for name in names]
     elif len(names) == 1:
         outputs = [args.output]
@@ -140,7 +143,7 @@ def _check_free(output: Path, force: bool) -> None:
     """Refuse to mix new images with old ones."""
     held = output.exists() and (not output.is_dir() or any(output.iterdir()))
     if held and not force:
-        raise ZottaError(f"{output} is there already: give another -o, or --force to write over it")
+        raise ZottaError(f"{output} exists already: give another -o, or --force to overwrite it")
 
 
 def _check_names(source: "Source") -> None:
@@ -171,8 +174,9 @@ def _write_array(source: "Source", job: Job) -> int:
     if len({image.shape for image in corrupted.values()}) > 1:
         raise ZottaError(f"the images differ in size and do not fit in {job.output}: give a folder")
     arrays = {"images": np.stack(list(corrupted.values()))}
-    if labels := source.labels():
-        arrays["labels"] = np.array([labels[name] for name in corrupted])
+    written = source.written()
+    if written and all(isinstance(label, int) for label in written.labels.values()):
+        arrays["labels"] = np.array([written.labels.get(name, -1) for name in corrupted])
     job.output.parent.mkdir(parents=True, exist_ok=True)
     with replacing(job.output) as temporary, temporary.open("wb") as stream:
         np.savez_compressed(stream, allow_pickle=False, **arrays)
@@ -192,7 +196,7 @@ def _corrupted(source: "Source", job: Job) -> Iterator[tuple[str, "Image"]]:
 
 
 def _noting(samples: Iterable["Sample"], names: deque[str]) -> Iterator["Image"]:
-    """The images of samples, whose names are kept for when the images come back."""
+    """The images of samples; their names are queued until the corrupted images come back."""
     for sample in samples:
         names.append(sample.name)
         yield sample.image

@@ -14,10 +14,10 @@ SOURCE is one of
   package.module:factory      a function that returns a torch module, with or without --weights
   timm:NAME                   a timm model with its own weights, where timm is installed
 
-The file that comes out runs in any ONNX tool with `image` alone; on top of that, the scale and
-shift of every norm are inputs, and the pooled feature of every layer is an output. Before it is
-put in place it is checked: same logits as the source, every affine alive, quantized logits close
-to fp32 ones at the source affines and at perturbed ones.
+The exported file runs in any ONNX tool with `image` as its only input. In addition, the scale and
+shift of every norm are optional inputs, and the pooled feature of every layer is an output. It is
+checked before it is written: the same logits as the source, every affine has an effect, quantized
+logits close to fp32 ones at the source affines and at perturbed ones.
 
   zotta-edge export deit_tiny.onnx -o deit_int8.onnx --preprocessing imagenet --data photos/
 """
@@ -59,7 +59,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "preprocessing", "(pixel / 255 - mean) / std after resize and centre crop"
     )
-    group.add_argument("--preprocessing", choices=sorted(PRESETS), help="a usual mean and std")
+    group.add_argument("--preprocessing", choices=sorted(PRESETS), help="a common mean and std")
     group.add_argument("--mean", metavar="R,G,B", help="e.g. 0.485,0.456,0.406")
     group.add_argument("--std", metavar="R,G,B", help="e.g. 0.229,0.224,0.225")
     group.add_argument("--size", metavar="N|HxW", help="input size, where the source has none")
@@ -112,7 +112,7 @@ def _floats(text: str | None, flag: str) -> tuple[float, ...] | None:
     try:
         return tuple(float(part) for part in text.replace(",", " ").split())
     except ValueError as error:
-        raise ZottaError(f"{flag} {text!r} is no list of numbers such as 0.5,0.5,0.5") from error
+        raise ZottaError(f"{flag} {text!r} is not a list of numbers such as 0.5,0.5,0.5") from error
 
 
 def _size(text: str | None) -> tuple[int, int] | None:
@@ -120,7 +120,7 @@ def _size(text: str | None) -> tuple[int, int] | None:
         return None
     parts = text.lower().split("x")
     if len(parts) > 2 or not all(part.isdigit() and int(part) for part in parts):
-        raise ZottaError(f"--size {text!r} is no size such as 224 or 224x320")
+        raise ZottaError(f"--size {text!r} is not a size such as 224 or 224x320")
     return int(parts[0]), int(parts[-1])
 
 

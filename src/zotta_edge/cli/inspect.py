@@ -4,7 +4,7 @@ import argparse
 import json
 from pathlib import Path
 
-HELP = """Show what a model file holds, or whether an ONNX file can adapt
+HELP = """Show what a model file contains, or whether an ONNX file can be adapted
 
 For a file made by zotta-edge: layers, affines, precision, recipe, checks, calibration.
 For any other ONNX file: whether it can be adapted, and why or why not.

@@ -12,16 +12,16 @@ from zotta_edge.runtime.service.config import PREFIX, Config, load
 if TYPE_CHECKING:
     from zotta_edge.runtime.adaptive import AdaptiveModel
 
-HELP = f"""Serve a model that adapts to what it is asked
+HELP = f"""Serve a model that adapts to the images of its requests
 
-Speaks the Open Inference Protocol (KServe v2), so existing clients work; shows what the model is
-doing at /, and tells Prometheus at /metrics. Without --model: the embedded digits.
+Speaks the Open Inference Protocol (KServe v2), so existing clients work. There is a dashboard at /
+and Prometheus metrics at /metrics. Without --model it serves the embedded digits model.
 
   zotta-edge serve --model vit_int8.onnx --state states/
   curl --data-binary @photo.jpg http://127.0.0.1:8080/v2/models/vit_int8/classify
   zotta-edge serve --model vit_int8.onnx --adapt background --host 0.0.0.0 --token-file token
 
-Every option can also stand in the environment ({PREFIX}BATCH_SIZE=8) or in a TOML file
+Every option can also be set in the environment ({PREFIX}BATCH_SIZE=8) or in a TOML file
 (batch_size = 8; adaptation settings under [settings]). Flags win over the environment, which wins
 over the file.
 """

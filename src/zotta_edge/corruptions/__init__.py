@@ -1,8 +1,5 @@
 """The corruptions of ImageNet-C and CIFAR-10-C, seeded, with NumPy and OpenCV alone.
 
-    >>> from zotta_edge.corruptions import CORRUPTIONS, corrupt
-    >>> noisy = corrupt(image, "gaussian_noise", severity=5, seed=0)   # uint8 [H, W, 3] or [H, W]
-
 Hendrycks & Dietterich, "Benchmarking Neural Network Robustness to Common Corruptions and
 Perturbations", ICLR 2019. Frost uses drawn panes of ice instead of photographs.
 """
@@ -56,9 +53,27 @@ _SMALL = 64  # images up to this side get CIFAR's constants
 def corrupt(
     image: Image, name: str, severity: int = 5, seed: Seed = 0, scale: Scale | None = None
 ) -> Image:
-    """Corrupt one uint8 image [H, W], [H, W, 1] or [H, W, 3] (RGB); the shape stays.
+    """Corrupt an image.
 
-    `scale` chooses ImageNet's or CIFAR's constants; by default the image's size does (64 pixels).
+    Parameters
+    ----------
+    image
+        uint8 [H, W], [H, W, 1] or [H, W, 3] (RGB); the result has the same shape.
+    name
+        One of `ALL`.
+    severity
+        From 1, mild, to 5.
+    seed
+        The same seed gives the same image.
+    scale
+        Whose constants, ImageNet's or CIFAR's; None: CIFAR's for images up to 64 pixels.
+
+    Examples
+    --------
+    >>> grey = np.full((32, 32, 3), 128, np.uint8)
+    >>> noisy = corrupt(grey, "gaussian_noise", severity=5, seed=0)
+    >>> noisy.shape, bool(noisy.std() > 10)
+    ((32, 32, 3), True)
     """
     check(name, severity)
     image = _valid(image)
@@ -79,9 +94,24 @@ def corrupt_batch(
     workers: int = 2,
     scale: Scale | None = None,
 ) -> Image | list[Image]:
-    """Corrupt many images; image i gets the seed [seed, i], whatever the number of workers.
+    """Corrupt many images.
 
-    An array [B, H, W, C] gives an array, a sequence gives a list.
+    Parameters
+    ----------
+    images
+        A sequence, which gives a list, or an array [B, H, W, C], which gives an array.
+    name, severity, scale
+        As for `corrupt`.
+    seed
+        Image i gets the seed [seed, i], for any number of workers.
+    workers
+        How many threads share the work.
+
+    Examples
+    --------
+    >>> images = np.zeros((4, 32, 32, 3), np.uint8)
+    >>> corrupt_batch(images, "fog", severity=3).shape
+    (4, 32, 32, 3)
     """
     corrupted = list(corrupt_stream(images, name, severity, seed, workers, scale))
     return np.stack(corrupted) if isinstance(images, np.ndarray) and corrupted else corrupted
@@ -95,7 +125,17 @@ def corrupt_stream(
     workers: int = 2,
     scale: Scale | None = None,
 ) -> Iterator[Image]:
-    """`corrupt_batch` for streams: in order, with a few images a worker in memory at a time."""
+    """Corrupt a stream of images.
+
+    The parameters are those of `corrupt_batch`. Images come in order, and only a few for each
+    worker are in memory at a time.
+
+    Examples
+    --------
+    >>> frames = (np.zeros((32, 32, 3), np.uint8) for _ in range(3))
+    >>> [image.shape for image in corrupt_stream(frames, "snow")]
+    [(32, 32, 3), (32, 32, 3), (32, 32, 3)]
+    """
     check(name, severity)
     numbered = enumerate(images)
     with ThreadPoolExecutor(max(1, workers)) as pool:
@@ -107,7 +147,14 @@ def corrupt_stream(
 
 
 def check(name: str, severity: int) -> None:
-    """Refuse an unknown corruption or severity."""
+    """Refuse an unknown corruption or severity.
+
+    Examples
+    --------
+    >>> check("fog", 6)
+    Traceback (most recent call last):
+    zotta_edge.errors.ZottaError: severity 6 does not exist: 1 (mild) to 5 (severe)
+    """
     if name not in _FUNCTIONS:
         raise ZottaError(f"unknown corruption {name!r}: one of {', '.join(ALL)}")
     if severity not in range(1, 6):

@@ -254,8 +254,8 @@ def test_deit(shared_data: Path) -> None:
     model = onnx.load(shared_data / "deit-tiny" / "deit_tiny_fp32.onnx")
     layers = layers_of(model)
     assert [layer.name for layer in layers] == [*(f"blocks.{i}" for i in range(12)), "norm"]
-    tensors = [*(f"/blocks.{i}/Add_1_output_0" for i in range(12))]
-    assert [layer.tensor for layer in layers[:12]] == tensors
+    for index, layer in enumerate(layers[:12]):
+        assert layer.tensor.endswith(f"/blocks.{index}/Add_1_output_0")
     assert sum(layer.parameters for layer in layers) == 25 * 2 * 192
 
 

@@ -5,7 +5,6 @@ import inspect
 import json
 import shutil
 import tracemalloc
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,7 @@ from zotta_edge.runtime.engine.model_info import read_info
 from zotta_edge.runtime.io.preprocessing import as_batch
 from zotta_edge.runtime.io.sources import Sample
 from zotta_edge.runtime.job import adapt_stream
-from zotta_edge.runtime.methods import METHODS, find
-from zotta_edge.runtime.methods.foa.method import Foa
+from zotta_edge.runtime.methods.registry import METHODS, find
 
 Floats = NDArray[np.float32]
 SIZES = (8, 1, 5, 8, 3, 1)  # of the batches of a stream
@@ -37,14 +35,6 @@ CASES = [
     for model in (("batch-norm",) if method == "bn_adapt" else ("vit", "resnet"))
 ]
 cases = pytest.mark.parametrize(("method", "model"), CASES)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def small_population() -> Iterator[None]:
-    """FOA's 28 passes a batch would be most of the time, and change nothing that is tested."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Foa, "candidates", 5)
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +75,8 @@ class Case:
         self.images = as_batch(self.pixels, pixels)
 
     def load(self) -> AdaptiveModel:
-        settings = Settings(always=True, pairs=1, learning_rate=1e-3)
+        # FOA's 28 passes a batch would be most of the time, and change nothing that is tested.
+        settings = Settings(always=True, pairs=1, learning_rate=1e-3, foa_candidates=5)
         return AdaptiveModel.load(self.path, settings, self.method, threads=1)
 
     def batches(self) -> list[Floats]:
@@ -107,7 +98,9 @@ def assert_same(ones: list[Floats], others: list[Floats]) -> None:
 
 
 def snapshot(model: AdaptiveModel) -> dict[str, NDArray[Any]]:
-    return {name: array.copy() for name, array in model._method.state().items()}
+    return {
+        name: array.copy() for name, array in model.arrays().items() if name.startswith("method.")
+    }
 
 
 @cases

@@ -1,7 +1,6 @@
 """Each way to adapt against a property that is known of it."""
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +17,20 @@ from zotta_edge.export.pipeline import ExportOptions, export_model
 from zotta_edge.format import EMBEDDING, IMAGE, LOGITS
 from zotta_edge.models import embedded
 from zotta_edge.runtime.engine.engine import Engine, Outputs
-from zotta_edge.runtime.engine.forward import Batch
 from zotta_edge.runtime.engine.head import Head
-from zotta_edge.runtime.methods import METHODS, lame, t3a
-from zotta_edge.runtime.methods.bn_adapt import method as bn_adapt
-from zotta_edge.runtime.methods.foa import method as foa
+from zotta_edge.runtime.methods import lame
+from zotta_edge.runtime.methods.foa.strategy import Strategy
+from zotta_edge.runtime.methods.registry import METHODS
 from zotta_edge.runtime.methods.zoa import method as zoa
+from zotta_edge.runtime.methods.zoa.bank import Bank
 from zotta_edge.runtime.methods.zoa.domain import divergence
 from zotta_edge.runtime.watch.statistics import entropies, log_softmax
 from zotta_edge.runtime.zeroth.estimator import draw
+from zotta_edge.runtime.zeroth.forward import Batch
 from zotta_edge.runtime.zeroth.parameters import Parameters
 
 Floats = NDArray[np.float32]
+SETTINGS = Settings()
 
 
 @pytest.fixture(scope="module")
@@ -69,11 +70,11 @@ def test_lame_has_nothing_to_say_about_one_image(path: Path) -> None:
 def test_lame_ends_at_a_lower_fixed_point() -> None:
     rng = np.random.default_rng(0)
     log_p = log_softmax(rng.standard_normal((24, 6), np.float32))
-    weights = lame.affinity(rng.standard_normal((24, 8), np.float32))
+    weights = lame.affinity(rng.standard_normal((24, 8), np.float32), SETTINGS)
     assert weights.diagonal().max() == 0
     np.testing.assert_array_equal(weights, weights.T)
-    np.testing.assert_allclose(weights.sum(), 24 * lame.NEIGHBOURS)
-    log_y = lame.agree(log_p, weights)
+    np.testing.assert_allclose(weights.sum(), 24 * SETTINGS.lame_neighbours)
+    log_y = lame.agree(log_p, weights, SETTINGS)
     np.testing.assert_allclose(log_y, log_softmax(log_p + weights @ np.exp(log_y)), atol=1e-3)
 
     def energy(log_y: Floats) -> float:
@@ -90,7 +91,7 @@ def test_lame_makes_neighbours_agree() -> None:
     logits = np.zeros((12, 2), np.float32)
     logits[:6, 0] = logits[6:, 1] = 3
     logits[0] = (0, 0.5)
-    agreed = lame.agree(log_softmax(logits), lame.affinity(features))
+    agreed = lame.agree(log_softmax(logits), lame.affinity(features, SETTINGS), SETTINGS)
     assert agreed.argmax(axis=1).tolist() == [0] * 6 + [1] * 6
 
 
@@ -114,10 +115,9 @@ def test_t3a_without_samples_is_a_quantized_head_up_to_rounding(file: Path) -> N
     np.testing.assert_allclose(found, plain, atol=0.01 * np.abs(plain).max())
 
 
-def test_t3a_keeps_the_surest_supports(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_t3a_keeps_the_surest_supports(path: Path) -> None:
     """Against sorting everything seen so far."""
-    monkeypatch.setattr(t3a, "SUPPORTS", 4)
-    model = load(path, "t3a")
+    model = load(path, "t3a", t3a_supports=4)
     weight, bias = Head.open(model._engine).weights()
     rows = weight.T
     seen = [
@@ -146,20 +146,12 @@ def test_t3a_keeps_the_surest_supports(path: Path, monkeypatch: pytest.MonkeyPat
 # NEO
 
 
-def test_neo_on_centred_features_is_the_model(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, images = load(path, "neo"), toy.images(64)
-    found, head = outputs(model, images), Head.open(model._engine)
-
-    def centred(offset: float) -> Callable[[Floats], Outputs]:
-        embedding = found.embedding - found.embedding.mean(axis=0) + np.float32(offset)
-        return lambda images: Outputs(head(embedding), found.features, embedding)
-
-    monkeypatch.setattr(model._method, "_pass", centred(0.0))
-    plain = centred(0.0)(images).logits
-    np.testing.assert_allclose(model.predict(images).logits, plain, atol=1e-5)
-    model.reset()
-    monkeypatch.setattr(model._method, "_pass", centred(3.0))
-    np.testing.assert_allclose(model.predict(images).logits, plain, atol=1e-4)
+def test_neo_answers_with_centred_features(path: Path) -> None:
+    model, images = load(path, "neo"), toy.images(64, shift=0.5)
+    embedding, head = outputs(model, images).embedding, Head.open(model._engine)
+    expected = head(embedding - embedding.mean(axis=0))
+    np.testing.assert_allclose(model.predict(images).logits, expected, atol=1e-5)
+    assert np.abs(expected - head(embedding)).max() > 0.1
 
 
 def test_neo_does_not_depend_on_the_batches(path: Path) -> None:
@@ -193,7 +185,7 @@ def test_zoo_moves_all_norms_down_the_entropy(path: Path) -> None:
         plus, minus = (entropies(side.logits).mean(dtype=np.float64) for side in sides)
         true[index] = (plus - minus) / 2e-2
     model.predict(images)
-    moved = model._method.state()["theta"] - parameters.source
+    moved = model.arrays()["method.theta"] - parameters.source
     cosine = -moved @ true / np.linalg.norm(moved) / np.linalg.norm(true)
     assert cosine > 0.8  # sqrt(k / (k + d)) = 0.87 is to be expected
     assert np.linalg.norm(moved) == pytest.approx(1e-2 * np.linalg.norm(true), rel=0.4)
@@ -244,28 +236,28 @@ def test_zoa_moves_blocks_1_to_8_of_12(path: Path, count: int, expected: tuple[i
     from dataclasses import replace
 
     info = Engine.open(path, chosen=(), threads=1).info
-    assert zoa.Zoa.layers(replace(info, layers=info.layers[:1] * count)) == expected
+    assert zoa.Zoa.layers(replace(info, layers=info.layers[:1] * count), SETTINGS) == expected
 
 
 def test_the_bank_gives_up_one_of_the_most_similar() -> None:
-    bank, rng = zoa.Bank(40), np.random.default_rng(0)
+    bank, rng = Bank(40, SETTINGS), np.random.default_rng(0)
     shapes = {name: array.shape for name, array in bank.state().items()}
-    deltas = rng.standard_normal((zoa.BANK, 40)).astype(np.float32)
+    deltas = rng.standard_normal((SETTINGS.zoa_bank, 40)).astype(np.float32)
     deltas[20] = 2 * deltas[5]
     for delta in deltas:
         bank.add(delta)
-    assert bank.used == zoa.BANK + 1
+    assert bank.used == SETTINGS.zoa_bank + 1
     np.testing.assert_array_equal(bank.deltas[0], 0)  # the source
     new = rng.standard_normal(40).astype(np.float32)
     bank.add(new)
     expected = [*np.delete(deltas, 5, axis=0), new]
     np.testing.assert_array_equal(bank.deltas[1:], expected)
-    assert bank.used == zoa.BANK + 1
+    assert bank.used == SETTINGS.zoa_bank + 1
     assert shapes == {name: array.shape for name, array in bank.state().items()}
 
 
 def test_the_bank_mixes() -> None:
-    bank = zoa.Bank(2)
+    bank = Bank(2, SETTINGS)
     bank.add(np.array([1, 3], np.float32))
     np.testing.assert_allclose(bank.mixed(bank.alphas[:2]), [0.5, 1.5])  # as sure as of the source
     np.testing.assert_allclose(bank.mixed(np.array([0, 5], np.float32)), [1, 3])
@@ -279,7 +271,7 @@ def test_zoa_sees_another_domain() -> None:
         for start in range(0, 64, 16):
             model.predict(images[start : start + 16])
     assert model.status()["domains"] == 2
-    assert model._method.state()["bank.used"] == 2
+    assert model.arrays()["method.bank.used"] == 2
 
 
 def test_divergence_is_that_of_gaussians() -> None:
@@ -294,10 +286,9 @@ def test_divergence_is_that_of_gaussians() -> None:
 
 
 @pytest.mark.parametrize("file", [embedded.MODEL, embedded.RESNET])
-def test_foa_lowers_its_loss(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_foa_lowers_its_loss(file: Path) -> None:
     pytest.importorskip("cma")
-    monkeypatch.setattr(foa.Foa, "candidates", 12)
-    model, source = load(file, "foa"), embedded.corrupted_stream()
+    model, source = load(file, "foa", foa_candidates=12), embedded.corrupted_stream()
     images = [sample.image for sample, _ in zip(source, range(8), strict=False)]
     losses = []
     for _ in range(15):
@@ -305,8 +296,6 @@ def test_foa_lowers_its_loss(file: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         losses.append(model.status()["loss"])
     assert losses == sorted(losses, reverse=True)  # the best so far is always a candidate
     assert losses[-1] < 0.9 * losses[0]
-    method = model._method
-    assert isinstance(method, foa.Foa)
     searched = {embedded.MODEL: "prompts", embedded.RESNET: "filter"}
     assert model.status()["searched"] == searched[file]
 
@@ -314,7 +303,6 @@ def test_foa_lowers_its_loss(file: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_foa_takes_its_candidates_in_passes(path: Path) -> None:
     pytest.importorskip("cma")
     model = load(path, "foa")
-    assert foa.Foa.candidates == 28
     model.predict(toy.images(4))
     assert model.passes / 4 == 27  # nothing answered before
     model.predict(toy.images(4))
@@ -333,8 +321,8 @@ def test_the_strategy_is_cmas_own() -> None:
         "seed": np.nan,
         "verbose": -9,
     }
-    reference = cma.CMAEvolutionStrategy(size * [0.0], foa.SIGMA, options)
-    ours = foa.Strategy(size, 8, seed=3)
+    reference = cma.CMAEvolutionStrategy(size * [0.0], SETTINGS.foa_sigma, options)
+    ours = Strategy(size, Settings(foa_candidates=9, seed=3))
 
     def loss(x: NDArray[np.float64]) -> float:
         return float((np.linspace(1, 9, size) * (x - 1) ** 2).sum())
@@ -403,11 +391,8 @@ def exported(name: str, opset: int, folder: Path, precision: str = "fp32") -> Pa
 
 
 @pytest.mark.parametrize("name", ["resnet-bn", "preact"])
-def test_batch_statistics_alone_are_torchs_training_mode(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bn_adapt, "PRIOR", 0)
-    model = load(exported(name, 17, tmp_path), "bn_adapt")
+def test_batch_statistics_alone_are_torchs_training_mode(name: str, tmp_path: Path) -> None:
+    model = load(exported(name, 17, tmp_path), "bn_adapt", bn_prior=0)
     images = 2 * np.random.default_rng(0).standard_normal((8, 3, nets.SIZE, nets.SIZE), np.float32)
     net = nets.make(name)
     with torch.no_grad():
@@ -422,7 +407,7 @@ def test_source_and_batch_are_mixed_as_published(tmp_path: Path) -> None:
     model = load(exported("resnet-bn", 17, tmp_path), "bn_adapt")
     images = 2 * np.random.default_rng(0).standard_normal((8, 3, nets.SIZE, nets.SIZE), np.float32)
     net = nets.make("resnet-bn")
-    share = 8 / (8 + bn_adapt.PRIOR)
+    share = 8 / (8 + SETTINGS.bn_prior)
 
     def mix(norm: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
         assert isinstance(norm, torch.nn.BatchNorm2d)
@@ -439,13 +424,12 @@ def test_source_and_batch_are_mixed_as_published(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["resnet-bn", "preact"])
-def test_a_quantized_model_with_no_share_is_itself(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bn_adapt, "PRIOR", 1e12)
+def test_a_quantized_model_with_no_share_is_itself(name: str, tmp_path: Path) -> None:
     path = exported(name, 17, tmp_path, "int8")
     images = np.random.default_rng(0).standard_normal((4, 3, nets.SIZE, nets.SIZE), np.float32)
-    found, plain = (load(path, way).predict(images).logits for way in ("bn_adapt", "none"))
+    found, plain = (
+        load(path, way, bn_prior=1e12).predict(images).logits for way in ("bn_adapt", "none")
+    )
     np.testing.assert_allclose(found, plain, atol=0.02 * np.abs(plain).max())
 
 

@@ -108,7 +108,7 @@ def test_configuration_example(tmp_path: Path) -> None:
 
 
 def test_serve_commands_are_understood() -> None:
-    from zotta_edge.__main__ import _parser
+    from zotta_edge.__main__ import parser
 
     commands = [
         line.split("#")[0].rstrip(" &").split()[1:]
@@ -120,7 +120,7 @@ def test_serve_commands_are_understood() -> None:
     ]
     assert len(commands) >= 3
     for command in commands:
-        _parser().parse_args(command)
+        parser().parse_args(command)
 
 
 def test_options_in_the_page_have_their_real_defaults() -> None:
@@ -153,9 +153,9 @@ def test_unit_is_valid() -> None:
 
 
 def test_unit_runs_a_command_we_have() -> None:
-    from zotta_edge.__main__ import _parser
+    from zotta_edge.__main__ import parser
 
     unit = (ROOT / "deploy" / "zotta-edge.service").read_text()
     command = re.search(r"^ExecStart=\S+/zotta-edge (.*)$", unit, re.MULTILINE)
     assert command
-    _parser().parse_args(command[1].split())
+    parser().parse_args(command[1].split())

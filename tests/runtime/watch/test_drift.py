@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from zotta_edge.runtime.events import Event, Events, PhaseChanged
 from zotta_edge.runtime.settings import Settings
 from zotta_edge.runtime.watch.drift import Drift, RunningMean
 from zotta_edge.runtime.watch.gate import Gate
@@ -38,7 +39,7 @@ def source() -> Source:
 
 
 def drift_of(source: Source) -> Drift:
-    return Drift(source, chosen=(2,), window=64)
+    return Drift(source, (2,), Settings())
 
 
 def watch(drift: Drift, batch: int, count: int, seed: int, shift: float = 0.0) -> list[float]:
@@ -80,8 +81,8 @@ def test_few_samples_prove_nothing(source: Source) -> None:
 
 
 def test_only_layers_theta_cannot_reach_are_watched(source: Source) -> None:
-    assert Drift(source, chosen=(1, 2), window=64).untouched_layers == 1
-    everything = Drift(source, chosen=(0,), window=64)
+    assert Drift(source, (1, 2), Settings()).untouched_layers == 1
+    everything = Drift(source, (0,), Settings())
     assert everything.untouched_layers == 0
     everything.observe([*features(16, seed=1), np.ones((16, 8), np.float32)])
     assert everything.significance > 0
@@ -103,7 +104,7 @@ def test_running_mean_knows_its_own_noise(batch: int) -> None:
 
 def test_gate_opens_on_drift_and_closes_when_the_stream_returns(source: Source) -> None:
     drift = drift_of(source)
-    gate = Gate(drift, Settings())
+    gate = Gate(drift, Settings(), Events())
     phases = []
     for seed, shift in enumerate([0, 0, 1, 1, 0, 0]):
         watch(drift, 64, 64, seed, shift)
@@ -121,7 +122,7 @@ def test_gate_opens_on_drift_and_closes_when_the_stream_returns(source: Source) 
 
 def test_gate_closes_when_adapting_no_longer_pays_and_opens_on_a_change(source: Source) -> None:
     drift = drift_of(source)
-    gate = Gate(drift, Settings(patience=128, worthwhile=0.01))
+    gate = Gate(drift, Settings(patience=128, worthwhile=0.01), Events())
     watch(drift, 64, 64, seed=1, shift=1.0)
     gate.update()
     for loss in (10.0, 10.0, 9.0, 9.0):  # two stretches, the second lower
@@ -139,7 +140,7 @@ def test_gate_closes_when_adapting_no_longer_pays_and_opens_on_a_change(source: 
 
 
 def test_always_keeps_the_gate_open(source: Source) -> None:
-    gate = Gate(drift_of(source), Settings(always=True, patience=1))
+    gate = Gate(drift_of(source), Settings(always=True, patience=1), Events())
     for _ in range(5):
         assert not gate.update()  # nor does a stream like the source take back what was learned
         gate.record(1.0, 64)
@@ -148,7 +149,7 @@ def test_always_keeps_the_gate_open(source: Source) -> None:
 
 def test_state_goes_round(source: Source) -> None:
     first, second = drift_of(source), drift_of(source)
-    gates = Gate(first, Settings()), Gate(second, Settings())
+    gates = Gate(first, Settings(), Events()), Gate(second, Settings(), Events())
     watch(first, 16, 80, seed=1, shift=1.0)
     gates[0].update()
     gates[0].record(3.0, 16)
@@ -161,4 +162,16 @@ def test_state_goes_round(source: Source) -> None:
     assert first.significance == second.significance
     assert first.change == second.change
     assert gates[0].phase == gates[1].phase
-    np.testing.assert_array_equal(gates[0].state()["numbers"], gates[1].state()["numbers"])
+    for name, array in gates[0].state().items():
+        np.testing.assert_array_equal(array, gates[1].state()[name])
+
+
+def test_a_phase_is_reported_with_its_reason(source: Source) -> None:
+    drift, events, received = drift_of(source), Events(), list[Event]()
+    events.subscribe(received.append)
+    gate = Gate(drift, Settings(), events)
+    watch(drift, 64, 64, seed=1, shift=1.0)
+    gate.update()
+    (event,) = received
+    assert isinstance(event, PhaseChanged)
+    assert event.reason == f"watching -> adapting: drift {drift.score:.2f}"

@@ -9,11 +9,11 @@ import pytest
 from numpy.typing import NDArray
 
 from zotta_edge.runtime.engine.engine import Engine
-from zotta_edge.runtime.engine.forward import Batch
 from zotta_edge.runtime.io.images import read_image
 from zotta_edge.runtime.io.preprocessing import prepare
 from zotta_edge.runtime.watch.statistics import Queue, Source, moments, pooled
 from zotta_edge.runtime.zeroth.estimator import PerSample, SharedDirections
+from zotta_edge.runtime.zeroth.forward import Batch
 from zotta_edge.runtime.zeroth.objective import EntropyAndAlignment
 from zotta_edge.runtime.zeroth.parameters import Parameters
 

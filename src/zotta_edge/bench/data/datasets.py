@@ -1,15 +1,8 @@
-"""Labelled images as their publishers lay them out.
-
-photos/*.jpg + labels.csv              any folder, names and class numbers in a CSV
-imagenet-r/n01440764/*.jpg             class folders: ImageNet, -R, -Sketch, -A
-imagenet-c/fog/5/n01440764/*.JPEG      ImageNet-C, and what `zotta-edge corrupt` writes
-CIFAR-10-C/fog.npy + labels.npy        five severities after one another, as of CIFAR-10-C
-test.npz, test.npy                     `images` and `labels`
-"""
+"""Labelled images for the benchmark: any layout of `zotta_edge.runtime.io.layouts`, with labels."""
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -20,13 +13,11 @@ from numpy.typing import NDArray
 from zotta_edge.corruptions import ALL
 from zotta_edge.errors import ZottaError
 from zotta_edge.files import sha256
-from zotta_edge.runtime.io.arrays import class_numbers, load_arrays, load_images
-from zotta_edge.runtime.io.images import Image, list_images, read_image
-from zotta_edge.runtime.io.labels import class_folder, read_labels
+from zotta_edge.runtime.io.classes import Classes
+from zotta_edge.runtime.io.images import Image
+from zotta_edge.runtime.io.layouts import LABELS, ImageSet, Shifts, open_images, open_shifts
 
 CLEAN = "clean"  # the domain of images as they are
-SEVERITIES = 5
-LABELS = "labels.csv"
 
 Numbers = NDArray[np.intp]
 
@@ -45,7 +36,7 @@ class Images:
 
 
 class Dataset(ABC):
-    """Labelled images, in one domain or in several that show the same."""
+    """Labelled images, in one domain or in several domains of the same images."""
 
     name: str
     shifts: tuple[str, ...] = ()  # domains that the data brings along; none: they are made
@@ -57,7 +48,7 @@ class Dataset(ABC):
 
 @dataclass
 class Plain(Dataset):
-    """One domain; corruptions are put on it."""
+    """Clean images, which the benchmark corrupts."""
 
     name: str
     content: Images
@@ -68,80 +59,47 @@ class Plain(Dataset):
 
 
 @dataclass
-class CorruptedFolders(Dataset):
-    """ImageNet-C: a folder for each corruption, in it one for each severity."""
+class Corrupted(Dataset):
+    """Images that are corrupted already, such as ImageNet-C and CIFAR-10-C."""
 
     name: str
-    folders: Mapping[str, Path]
-    labels: "FileLabels"
-    _read: dict[Path, Images] = field(default_factory=dict)
+    stored: Shifts
+    classes: Classes
+    _read: dict[tuple[str, int], Images] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.shifts = tuple(self.folders)
+        self.shifts = tuple(self.stored.held)
 
     def images(self, domain: str, severity: int) -> Images:
-        folder = _held(self, self.folders, domain) / str(severity)
-        if not folder.is_dir():
-            raise ZottaError(f"{self.folders[domain]} has no folder {severity} for that severity")
-        if folder not in self._read:
-            self._read[folder], self.among = _files(folder, self.labels)
-        return self._read[folder]
-
-
-@dataclass
-class CorruptedArrays(Dataset):
-    """CIFAR-10-C: an array for each corruption, its severities one after another."""
-
-    name: str
-    files: Mapping[str, Path]
-    labels: Path
-
-    def __post_init__(self) -> None:
-        self.shifts = tuple(self.files)
-
-    def images(self, domain: str, severity: int) -> Images:
-        path = _held(self, self.files, domain)
-        content = load_images(path).images
-        (array,) = load_arrays(self.labels).values()
-        count, rest = divmod(len(content), SEVERITIES)
-        if rest:
-            raise ZottaError(f"{path} has {len(content)} images: expected {SEVERITIES} severities")
-        # CIFAR-10-C's labels are written out for every severity; once would do.
-        labels = class_numbers(array, count if len(array) == count else len(content), self.labels)
-        first = (severity - 1) * count
-        own = labels if len(labels) == count else labels[first : first + count]
-        return Images(own.astype(np.intp), _rows(content, first), _identity([_content(path)], own))
-
-
-@dataclass(frozen=True)
-class FileLabels:
-    """How image files get their class: a CSV, or the folder they are in."""
-
-    csv: Path | None
-    order: Path | None  # a file that names the model's classes, one a line
-    classes: int  # that the model knows
+        if (domain, severity) not in self._read:
+            stored = self.stored.images(domain, severity)
+            self._read[domain, severity], self.among = _scored(stored, self.classes)
+        return self._read[domain, severity]
 
 
 def open_dataset(
-    where: str | Path, classes: int, labels: Path | None = None, order: Path | None = None
+    where: str | Path, classes: Classes, labels: Path | None = None, order: Path | None = None
 ) -> Dataset:
-    """The dataset at `where`, for a model of so many classes."""
-    path = Path(where).expanduser()
-    if path.suffix.lower() in (".npz", ".npy"):
-        return _from_array(path, labels, classes)
-    if not path.exists():
-        raise ZottaError(f"{path} does not exist: expected a folder of images, .npz or .npy")
-    files = {file.stem: file for file in sorted(path.glob("*.npy")) if file.stem in ALL}
-    if files:
-        found = labels or path / "labels.npy"
-        if not found.is_file():
-            raise ZottaError(f"{path} has no labels.npy: give the labels with --labels")
-        return CorruptedArrays(str(path), _in_order(files), found)
-    how = FileLabels(labels or _own_labels(path), order, classes)
-    if folders := _corruption_folders(path):
-        return CorruptedFolders(str(path), folders, how)
-    content, among = _files(path, how)
-    return Plain(str(path), content, among)
+    """Open labelled images.
+
+    Parameters
+    ----------
+    where
+        A folder, a glob, a CSV of names, an .npz or an .npy: see `layouts`.
+    classes
+        Those of the model.
+    labels
+        A CSV or an .npy; None: what lies with the images.
+    order
+        A file that has the name of each class folder, one a line, in the order of the classes.
+    """
+    if order:
+        classes = Classes(classes.count, tuple(_listed(order)))
+    if shifts := open_shifts(where, ALL, labels):
+        return Corrupted(str(where), shifts, classes)
+    images = open_images(where)
+    content, among = _scored(images.labelled_by(labels) if labels else images, classes)
+    return Plain(str(where), content, among)
 
 
 def check_classes(images: Images, classes: int, where: str) -> None:
@@ -153,103 +111,49 @@ def check_classes(images: Images, classes: int, where: str) -> None:
         )
 
 
-def _from_array(path: Path, labels: Path | None, classes: int) -> Dataset:
-    content = load_images(path)
-    own = content.labels
-    if labels is not None:
-        names = [str(index) for index in range(len(content.images))]
-        given = read_labels(labels, names)
-        own = np.array([given[name] for name in names])
-    if own is None:
-        raise ZottaError(f"{path} has no `labels`: give them with --labels, accuracy needs them")
-    identity = _identity([_content(path)], own)
-    return Plain(str(path), Images(own.astype(np.intp), _rows(content.images, 0), identity))
+def _scored(stored: ImageSet, classes: Classes) -> tuple[Images, tuple[int, ...] | None]:
+    """The labelled images, and their classes if they are not all of the model's."""
+    if stored.written is None:
+        raise ZottaError(
+            f"{stored.name} has no labels: expected {LABELS} or class folders in a folder, or "
+            "`labels` in an .npz; or give --labels CSV"
+        )
+    known = stored.written.numbers(classes)
+    scored = [index for index, name in enumerate(stored.names) if name in known]
+    numbers = np.array([known[stored.names[index]] for index in scored], np.intp)
+    folders = len(set(stored.written.labels.values())) if stored.written.folders else classes.count
+    among = tuple(sorted(set(known.values()))) if folders < classes.count else None
+    identity = _identity(_described(stored, scored), numbers)
+    images = Images(numbers, lambda i: stored.read(scored[i]), identity, bool(stored.files))
+    return images, among
 
 
-def _rows(content: NDArray[np.uint8], first: int) -> Callable[[int], Image]:
-    return lambda index: np.asarray(content[first + index])
+def _described(stored: ImageSet, scored: list[int]) -> list[str]:
+    """What identifies the images: names and sizes of files, the content of an array."""
+    if stored.array:
+        return [_content(stored.array), *([str(scored)] if len(scored) < len(stored) else [])]
+    try:
+        files = [stored.files[index] for index in scored]
+        return [f"{file.name} {file.stat().st_size}" for file in files]
+    except OSError as error:
+        raise ZottaError(f"cannot read {error.filename}: {error.strerror}") from error
 
 
-def _files(root: Path, how: FileLabels) -> tuple[Images, tuple[int, ...] | None]:
-    """The image files below a folder, and the classes they are of where those are but some."""
-    paths = list_images(root)
-    names = [path.relative_to(root).as_posix() for path in paths]
-    if how.csv:
-        by_name = read_labels(how.csv, names)
-        scored = [index for index, name in enumerate(names) if name in by_name]
-        paths = [paths[index] for index in scored]
-        labels = [by_name[names[index]] for index in scored]
-        among = None
-    else:
-        numbers = _class_numbers(root, {class_folder(path) for path in paths}, how)
-        labels = [numbers[class_folder(path)] for path in paths]
-        among = tuple(sorted(numbers.values())) if len(numbers) < how.classes else None
-    found = np.array(labels, np.intp)
-    identity = _identity((f"{path.name} {path.stat().st_size}" for path in paths), found)
-    return Images(found, lambda index: read_image(paths[index]), identity, True), among
-
-
-def _class_numbers(root: Path, folders: set[str], how: FileLabels) -> dict[str, int]:
-    """The class of each folder: as `--classes` lists them, as they are numbered, or in order."""
-    if folders == {root.name}:
-        raise ZottaError(f"{root} has neither {LABELS} nor class folders: give --labels CSV")
-    if how.order:
-        listed = {name: number for number, name in enumerate(_listed(how.order))}
-        unknown = sorted(folders - set(listed))
-        if unknown:
-            raise ZottaError(f"{how.order} does not name the class folder {unknown[0]} of {root}")
-        return {folder: listed[folder] for folder in folders}
-    if all(folder.isdecimal() and int(folder) < how.classes for folder in folders):
-        return {folder: int(folder) for folder in folders}
-    if len(folders) == how.classes:
-        return {folder: number for number, folder in enumerate(sorted(folders))}
-    raise ZottaError(
-        f"{root} has {len(folders)} class folders, the model {how.classes} classes: give --classes "
-        "FILE with the folder name of each of the model's classes, one a line, in order"
-    )
+def _identity(images: Iterable[str], labels: Numbers) -> str:
+    """A digest of the images, each identified by a text, and of their labels."""
+    digest = hashlib.sha256(np.asarray(labels, np.int64).tobytes())
+    for image in images:
+        digest.update(image.encode())
+    return digest.hexdigest()[:16]
 
 
 def _listed(path: Path) -> list[str]:
-    """The first word of every line, so that `n01440764 tench, Tinca tinca` will do."""
+    """The first word of every line: `n01440764 tench, Tinca tinca` names n01440764."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ZottaError(f"cannot read {path}: {error}") from error
     return [line.replace(",", " ").split()[0] for line in lines if line.strip()]
-
-
-def _corruption_folders(root: Path) -> dict[str, Path]:
-    """Folders named for corruptions, at the top or below groups such as `noise`."""
-    if not root.is_dir():
-        return {}
-    found = {path.name: path for depth in ("*", "*/*") for path in root.glob(depth)}
-    return _in_order({name: path for name, path in found.items() if name in ALL and path.is_dir()})
-
-
-def _in_order(found: Mapping[str, Path]) -> dict[str, Path]:
-    return {name: found[name] for name in ALL if name in found}
-
-
-def _held(data: Dataset, held: Mapping[str, Path], domain: str) -> Path:
-    if domain not in held:
-        raise ZottaError(f"{data.name} has no {domain}: it holds {', '.join(held)}")
-    return held[domain]
-
-
-def _own_labels(root: Path) -> Path | None:
-    found = root / LABELS
-    return found if found.is_file() else None
-
-
-def _identity(images: Iterable[str], labels: Sequence[int] | NDArray[np.integer]) -> str:
-    """Of the images, each told apart by a text, and their labels.
-
-    The names and sizes of image files tell enough; arrays of one shape have all the same size.
-    """
-    digest = hashlib.sha256(np.asarray(labels, np.int64).tobytes())
-    for image in images:
-        digest.update(image.encode())
-    return digest.hexdigest()[:16]
 
 
 def _content(path: Path) -> str:

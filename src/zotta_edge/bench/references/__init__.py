@@ -55,5 +55,5 @@ def find(name: str) -> type[Reference]:
     if name not in REFERENCES:
         raise ZottaError(f"no reference is called {name}: there are {', '.join(REFERENCES)}")
     file, kind = REFERENCES[name].split(".")
-    found: type[Reference] = getattr(import_module(f"{__name__}.{file}"), kind)
-    return found
+    reference: type[Reference] = getattr(import_module(f"{__name__}.{file}"), kind)
+    return reference

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from zotta_edge.errors import ZottaError
-from zotta_edge.format import Floats, Kind, Layer, ModelInfo
+from zotta_edge.format import Floats, Layer, ModelInfo
+from zotta_edge.tensor_layouts import LAYOUTS
 
-_POOLED_AXES: dict[Kind, tuple[int, ...]] = {"tokens": (1,), "map": (2, 3), "nhwc": (1, 2)}
 _BACKWARD = 2  # forward passes that a whole backward pass counts as
 _CHUNK = 64  # source images in one pass
 
@@ -129,7 +129,7 @@ def chunks(source: Floats) -> Iterator[Tensor]:
 
 def _pooled(tensor: Tensor, layer: Layer) -> Tensor:
     """Mean over all but samples and channels; a vector is pooled already."""
-    return tensor if tensor.ndim == 2 else tensor.mean(_POOLED_AXES[layer.kind])
+    return tensor if tensor.ndim == 2 else tensor.mean(LAYOUTS[layer.kind].pooled_axes)
 
 
 def _check(module: nn.Module, info: ModelInfo) -> None:

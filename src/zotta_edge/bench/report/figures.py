@@ -59,12 +59,12 @@ def along_stream(summaries: Sequence[Summary]) -> Figure:
 
 def _by_image(summaries: Sequence[Summary]) -> Figure:
     figure, axes = _figure(4.0)
-    for one, colour in _coloured(summaries):
-        curve = 100 * mean_curve([outcome.correct.astype(float) for outcome in one.outcomes])
+    for summary, colour in _coloured(summaries):
+        curve = 100 * mean_curve([outcome.correct.astype(float) for outcome in summary.outcomes])
         window = max(len(curve) // _WINDOWS, 1)
         smooth = np.convolve(curve, np.ones(window) / window, "valid")
         images = np.arange(len(smooth)) + window
-        axes.plot(images, smooth, color=colour, label=one.variant, lw=_width(one))
+        axes.plot(images, smooth, color=colour, label=summary.variant, lw=_width(summary))
     axes.set_xlabel(f"images seen (accuracy of the last {window})")
     axes.set_ylabel("accuracy, %")
     _legend(axes)
@@ -76,11 +76,11 @@ def _by_visit(summaries: Sequence[Summary], visits: Sequence[tuple[str, int]]) -
     figure, axes = _figure(4.4)
     edges = np.cumsum([0, *(length for _, length in visits)])
     axes.axhline(0, color=_PLAIN, lw=2)
-    for one, colour in _coloured(summaries):
-        if one.plain and not one.is_plain:
-            curve = 100 * mean_curve(one.differences())
+    for summary, colour in _coloured(summaries):
+        if summary.plain and not summary.is_plain:
+            curve = 100 * mean_curve(summary.differences())
             stays = [curve[a:b].mean() for a, b in pairwise(edges)]
-            axes.plot(stays, "o-", color=colour, label=one.variant, lw=1.8, ms=5)
+            axes.plot(stays, "o-", color=colour, label=summary.variant, lw=1.8, ms=5)
     names = [name.replace("_", " ") for name, _ in visits]
     axes.set_xticks(range(len(names)), names, rotation=45, ha="right")
     axes.set_ylabel("accuracy above plain inference, points")
@@ -90,17 +90,20 @@ def _by_visit(summaries: Sequence[Summary], visits: Sequence[tuple[str, int]]) -
 
 def accuracy_against_cost(summaries: Sequence[Summary]) -> Figure:
     figure, axes = _figure(4.0)
-    plain = [one for one in summaries if one.is_plain]
-    for one in plain:
-        axes.axhline(float(np.mean(one.mean)), color=_PLAIN, lw=1, ls="--")
-    for one, colour in _coloured(summaries):
-        x, y = one.passes, float(np.mean(one.mean))
-        spread = float(np.std(one.mean, ddof=1)) if len(one.mean) > 1 else 0.0
+    plain = [summary for summary in summaries if summary.is_plain]
+    for summary in plain:
+        axes.axhline(float(np.mean(summary.mean)), color=_PLAIN, lw=1, ls="--")
+    for summary, colour in _coloured(summaries):
+        x, y = summary.passes, float(np.mean(summary.mean))
+        spread = float(np.std(summary.mean, ddof=1)) if len(summary.mean) > 1 else 0.0
         axes.errorbar(x, y, yerr=spread or None, fmt="o", color=colour, ms=8, capsize=3)
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.margins(0.18, 0.15)
-    _annotate(axes, [(one.passes, float(np.mean(one.mean)), one.variant) for one in summaries])
+    _annotate(
+        axes,
+        [(summary.passes, float(np.mean(summary.mean)), summary.variant) for summary in summaries],
+    )
     axes.set_xlabel("forward passes an image")
     axes.set_ylabel("mean accuracy, %")
     return figure
@@ -109,13 +112,13 @@ def accuracy_against_cost(summaries: Sequence[Summary]) -> Figure:
 def gains(summaries: Sequence[Summary]) -> Figure:
     """Points gained or lost, corruption by corruption: where does it help, can it hurt?"""
     shown = [pair for pair in _coloured(summaries) if not pair[0].is_plain and pair[0].gains]
-    names = list(dict.fromkeys(name for one, _ in shown for name in one.gains))
+    names = list(dict.fromkeys(name for summary, _ in shown for name in summary.gains))
     figure, axes = _figure(1.2 + 0.3 * len(names))
     axes.axvline(0, color=_INK, lw=1)
-    for one, colour in shown:
-        rows = [names.index(name) for name in one.gains]
-        axes.plot(list(one.gains.values()), rows, "o", color=colour, ms=7, label=one.variant,
-                  alpha=0.9)  # fmt: skip
+    for summary, colour in shown:
+        rows = [names.index(name) for name in summary.gains]
+        gains = list(summary.gains.values())
+        axes.plot(gains, rows, "o", color=colour, ms=7, label=summary.variant, alpha=0.9)
     axes.set_yticks(range(len(names)), [name.replace("_", " ") for name in names])
     axes.invert_yaxis()
     axes.set_xlabel("gain over plain inference, points")
@@ -137,12 +140,14 @@ def purity(layers: Sequence[str], values: Sequence[float], chosen: Sequence[int]
 def distance(summaries: Sequence[Summary]) -> Figure:
     """How far the parameters moved, as the method itself reports it."""
     figure, axes = _figure(3.4)
-    for one, colour in _coloured(summaries):
-        curves = [curve for outcome in one.outcomes if (curve := _distances(outcome)) is not None]
+    for summary, colour in _coloured(summaries):
+        curves = [
+            curve for outcome in summary.outcomes if (curve := _distances(outcome)) is not None
+        ]
         if curves:
             mean = mean_curve(curves)
-            images = np.cumsum(one.outcomes[0].found["batches"])[: len(mean)]
-            axes.plot(images, mean, color=colour, label=one.variant, lw=1.8)
+            images = np.cumsum(summary.outcomes[0].record["batches"])[: len(mean)]
+            axes.plot(images, mean, color=colour, label=summary.variant, lw=1.8)
     axes.set_xlabel("images seen")
     axes.set_ylabel("distance from source")
     axes.set_title("each in the method's own measure", fontsize=10, loc="left")
@@ -156,7 +161,7 @@ def distance(summaries: Sequence[Summary]) -> Figure:
 
 
 def has_distance(summaries: Sequence[Summary]) -> bool:
-    return any(_distances(one) is not None for own in summaries for one in own.outcomes)
+    return any(_distances(outcome) is not None for own in summaries for outcome in own.outcomes)
 
 
 def as_svg(figure: Figure, title: str) -> str:
@@ -181,15 +186,20 @@ def _figure(height: float) -> tuple[Figure, Axes]:
 
 def _coloured(summaries: Sequence[Summary]) -> list[tuple[Summary, str]]:
     """Plain inference in grey; a method keeps its colour in every drawing of the same run."""
-    methods = [one.variant for one in summaries if not one.is_plain]
+    methods = [summary.variant for summary in summaries if not summary.is_plain]
     return [
-        (one, _PLAIN if one.is_plain else _COLOURS[methods.index(one.variant) % len(_COLOURS)])
-        for one in summaries
+        (
+            summary,
+            _PLAIN
+            if summary.is_plain
+            else _COLOURS[methods.index(summary.variant) % len(_COLOURS)],
+        )
+        for summary in summaries
     ]
 
 
-def _width(one: Summary) -> float:
-    return 2.6 if one.is_plain else 1.8
+def _width(summary: Summary) -> float:
+    return 2.6 if summary.is_plain else 1.8
 
 
 def _legend(axes: Axes) -> None:
@@ -213,13 +223,13 @@ def _annotate(axes: Axes, points: Sequence[tuple[float, float, str]]) -> None:
 def _visits(outcome: Outcome) -> list[tuple[str, int]]:
     """Stays in a domain; a blend of domains counts as one."""
     names = dict(zip(LETTERS, outcome.condition["corruptions"], strict=False))
-    stays = [(names[letter], len(list(run))) for letter, run in groupby(outcome.found["domain"])]
+    stays = [(names[letter], len(list(run))) for letter, run in groupby(outcome.record["domain"])]
     if len(stays) > _MANY:
-        return [(outcome.condition["stream"], len(outcome.found["domain"]))]
+        return [(outcome.condition["stream"], len(outcome.record["domain"]))]
     return stays
 
 
 def _distances(outcome: Outcome) -> Curve | None:
-    values = outcome.found["distance"]
+    values = outcome.record["distance"]
     known = values and all(value is not None for value in values)
     return np.array(values, float) if known else None

@@ -38,7 +38,12 @@ def mean_curve(curves: Sequence[Curve]) -> Curve:
 
 
 def monotone(curve: Curve) -> Curve:
-    from sklearn.isotonic import isotonic_regression
-
-    fitted: Curve = isotonic_regression(curve)
-    return fitted
+    """The nearest curve that never falls: neighbours that do are pooled into their mean."""
+    pools: list[tuple[float, int]] = []  # sum and length of each level stretch
+    for value in curve.tolist():
+        total, length = value, 1
+        while pools and pools[-1][0] * length >= total * pools[-1][1]:
+            before, count = pools.pop()
+            total, length = before + total, count + length
+        pools.append((total, length))
+    return np.repeat([total / length for total, length in pools], [n for _, n in pools])

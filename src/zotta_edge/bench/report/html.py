@@ -79,7 +79,11 @@ def _section(protocol: Protocol, summaries: Sequence[Summary]) -> Iterator[str]:
     from zotta_edge.bench.report import figures
 
     yield f"<h2>{escape(str(protocol))}</h2>"
-    yield "<ul>" + "".join(f"<li>{_verdict(one)}</li>" for one in _ranked(summaries)) + "</ul>"
+    yield (
+        "<ul>"
+        + "".join(f"<li>{_verdict(summary)}</li>" for summary in _ranked(summaries))
+        + "</ul>"
+    )
     yield _html_table(protocol, summaries)
     drawings = [
         ("Gain by corruption", figures.gains),
@@ -94,59 +98,66 @@ def _section(protocol: Protocol, summaries: Sequence[Summary]) -> Iterator[str]:
 
 
 def _ranked(summaries: Sequence[Summary]) -> list[Summary]:
-    compared = [one for one in summaries if not one.is_plain and one.gain]
-    return sorted(compared, key=lambda one: -float(np.mean(one.gain)))
+    compared = [summary for summary in summaries if not summary.is_plain and summary.gain]
+    return sorted(compared, key=lambda summary: -float(np.mean(summary.gain)))
 
 
-def _verdict(one: Summary) -> str:
+def _verdict(summary: Summary) -> str:
     """Does it help, can it hurt, what does it cost: in a sentence."""
-    gain = float(np.mean(one.gain))
-    worst = min(one.gains, key=one.gains.__getitem__)
-    best = max(one.gains, key=one.gains.__getitem__)
-    cost = [f"{one.passes:.1f} passes an image"]
-    cost += [f"{times(one.time_ratio)} the time"] if one.time_ratio else []
-    cost += [f"{times(one.memory_ratio)} the memory of plain inference"] if one.memory_ratio else []
+    gain = float(np.mean(summary.gain))
+    worst = min(summary.gains, key=summary.gains.__getitem__)
+    best = max(summary.gains, key=summary.gains.__getitem__)
+    cost = [f"{summary.passes:.1f} passes an image"]
+    cost += [f"{times(summary.time_ratio)} the time"] if summary.time_ratio else []
+    cost += (
+        [f"{times(summary.memory_ratio)} the memory of plain inference"]
+        if summary.memory_ratio
+        else []
+    )
     ends = "" if worst == best else (
-        f", from {one.gains[worst]:+.1f} ({_words(worst)}) to {one.gains[best]:+.1f} "
+        f", from {summary.gains[worst]:+.1f} ({_words(worst)}) to {summary.gains[best]:+.1f} "
         f"({_words(best)})"
     )  # fmt: skip
-    speed = f" Half of the gain is there after {one.half_gain} images." if one.half_gain else ""
+    speed = (
+        f" Half of the gain is there after {summary.half_gain} images." if summary.half_gain else ""
+    )
     kind = "up" if gain > 0 else "down"
     return (
-        f'<b>{escape(one.variant)}</b> <span class="{kind}">{spread(one.gain, "+")} points</span>'
+        f"<b>{escape(summary.variant)}</b> "
+        f'<span class="{kind}">{spread(summary.gain, "+")} points</span>'
         f"{escape(ends)}; {', '.join(cost)}.{speed}"
     )
 
 
 def _html_table(protocol: Protocol, summaries: Sequence[Summary]) -> str:
-    found = table(protocol, summaries)
-    head = "".join(f"<th>{escape(cell)}</th>" for cell in found.header)
+    shown = table(protocol, summaries)
+    head = "".join(f"<th>{escape(cell)}</th>" for cell in shown.header)
     rows = []
-    for number, (first, *cells) in enumerate(found.rows):
-        marks = [_mark(one, first) for one in summaries]
+    for number, (first, *cells) in enumerate(shown.rows):
+        marks = [_mark(summary, first) for summary in summaries]
         texts = "".join(
             f"<td{mark}>{escape(cell)}</td>" for cell, mark in zip(cells, marks, strict=True)
         )
-        rule = ' class="rule"' if number == found.rule else ""
+        rule = ' class="rule"' if number == shown.rule else ""
         rows.append(f"<tr{rule}><td>{escape(_words(first))}</td>{texts}</tr>")
     return (
-        f'<p class="soft">{escape(found.title)}</p>\n<div class="scroll"><table><thead><tr>{head}'
+        f'<p class="soft">{escape(shown.title)}</p>\n<div class="scroll"><table><thead><tr>{head}'
         f"</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
     )
 
 
-def _mark(one: Summary, corruption: str) -> str:
+def _mark(summary: Summary, corruption: str) -> str:
     """Green where the method gained on plain inference, red where it lost."""
-    gain = 0.0 if one.is_plain else one.gains.get(corruption, 0.0)
+    gain = 0.0 if summary.is_plain else summary.gains.get(corruption, 0.0)
     if abs(gain) < _NOTABLE:
         return ""
     return f' class="{"up" if gain > 0 else "down"}" title="{gain:+.1f} points"'
 
 
-def _purity(one: Summary) -> Iterator[str]:
+def _purity(summary: Summary) -> Iterator[str]:
     from zotta_edge.bench.report import figures
 
-    model = one.outcomes[0].found["model"]
+    model = summary.outcomes[0].record["model"]
     if not model["purity"]:
         return
     drawing = figures.purity(model["layers"], model["purity"], model["chosen"])
@@ -157,13 +168,15 @@ def _purity(one: Summary) -> Iterator[str]:
 
 
 def _provenance(summaries: Summaries, about: Mapping[str, Any]) -> Iterator[str]:
-    outcomes = [outcome for own in summaries.values() for one in own for outcome in one.outcomes]
+    outcomes = [
+        outcome for own in summaries.values() for summary in own for outcome in summary.outcomes
+    ]
     rows = {
         "command": f"<code>{escape(about['command'])}</code>",
         "CPU": escape(about["cpu"]),
-        "threads": _different(outcomes, lambda found: str(found["threads"])),
+        "threads": _different(outcomes, lambda record: str(record["threads"])),
         "versions": _different(outcomes, _versions),
-        "seeds": _different(outcomes, lambda found: str(found["condition"]["seed"])),
+        "seeds": _different(outcomes, lambda record: str(record["condition"]["seed"])),
         "models": _different(outcomes, _model),
     }
     if about["skipped"]:
@@ -178,15 +191,15 @@ def _provenance(summaries: Summaries, about: Mapping[str, Any]) -> Iterator[str]
 
 
 def _different(outcomes: Sequence[Outcome], text: Any) -> str:
-    return escape(", ".join(dict.fromkeys(text(one.found) for one in outcomes)))
+    return escape(", ".join(dict.fromkeys(text(outcome.record) for outcome in outcomes)))
 
 
-def _versions(found: Mapping[str, Any]) -> str:
-    return " ".join(f"{name} {value}" for name, value in found["versions"].items())
+def _versions(record: Mapping[str, Any]) -> str:
+    return " ".join(f"{name} {value}" for name, value in record["versions"].items())
 
 
-def _model(found: Mapping[str, Any]) -> str:
-    model = found["model"]
+def _model(record: Mapping[str, Any]) -> str:
+    model = record["model"]
     return f"{model['file']} ({model['precision']}, sha256 {model['sha256'][:16]})"
 
 

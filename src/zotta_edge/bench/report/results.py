@@ -41,11 +41,11 @@ class Protocol(NamedTuple):
 class Outcome:
     """One finished condition."""
 
-    found: Mapping[str, Any]
+    record: Mapping[str, Any]
 
     @property
     def condition(self) -> Mapping[str, Any]:
-        own: Mapping[str, Any] = self.found["condition"]
+        own: Mapping[str, Any] = self.record["condition"]
         return own
 
     @property
@@ -67,11 +67,11 @@ class Outcome:
 
     @cached_property
     def correct(self) -> Flags:
-        return np.frombuffer(self.found["correct"].encode(), np.uint8).astype(np.int8) - ord("0")
+        return np.frombuffer(self.record["correct"].encode(), np.uint8).astype(np.int8) - ord("0")
 
     def accuracies(self) -> dict[str, float]:
         """In percent, by corruption."""
-        letters = np.array(list(self.found["domain"]))
+        letters = np.array(list(self.record["domain"]))
         names = self.condition["corruptions"]
         return {
             name: 100 * float(self.correct[letters == letter].mean())
@@ -147,16 +147,16 @@ class Summary:
 
     @property
     def passes(self) -> float:
-        return float(np.mean([one.found["passes"] for one in self.outcomes]))
+        return float(np.mean([outcome.record["passes"] for outcome in self.outcomes]))
 
     @property
     def time_ratio(self) -> float | None:
-        return _median(one.found["time_ratio"] for one in self.outcomes)
+        return _median(outcome.record["time_ratio"] for outcome in self.outcomes)
 
     @property
     def memory_ratio(self) -> float | None:
-        own = _median(one.found["peak"] for one in self.outcomes)
-        plain = _median(one.found["peak"] for one in self.plain)
+        own = _median(outcome.record["peak"] for outcome in self.outcomes)
+        plain = _median(outcome.record["peak"] for outcome in self.plain)
         return own / plain if own and plain else None
 
     @cached_property
@@ -165,8 +165,12 @@ class Summary:
 
     def differences(self) -> list[Curve]:
         """For each stream: +1 where the method alone was right, -1 where plain inference alone."""
-        plain = {one.stream: one.correct for one in self.plain}
-        pairs = [(one.correct, plain[one.stream]) for one in self.outcomes if one.stream in plain]
+        plain = {outcome.stream: outcome.correct for outcome in self.plain}
+        pairs = [
+            (outcome.correct, plain[outcome.stream])
+            for outcome in self.outcomes
+            if outcome.stream in plain
+        ]
         return [own.astype(float) - other for own, other in pairs]
 
     def row(self) -> dict[str, Any]:
@@ -175,7 +179,7 @@ class Summary:
             **self.protocol._asdict(),
             "variant": self.variant,
             "seeds": list(self.by_seed),
-            "images": sum(one.found["images"] for one in self.outcomes),
+            "images": sum(outcome.record["images"] for outcome in self.outcomes),
             "accuracy": {name: self.accuracy(name) for name in self.corruptions},
             "mean": self.mean,
             "worst": self.worst,
@@ -191,8 +195,8 @@ class Summary:
 def summarize(outcomes: Sequence[Outcome]) -> dict[Protocol, list[Summary]]:
     """By protocol; methods in the order in which they were asked for."""
     groups: dict[Protocol, dict[str, list[Outcome]]] = {}
-    for one in outcomes:
-        groups.setdefault(one.protocol, {}).setdefault(one.variant, []).append(one)
+    for outcome in outcomes:
+        groups.setdefault(outcome.protocol, {}).setdefault(outcome.variant, []).append(outcome)
     return {
         protocol: [
             Summary(protocol, name, tuple(own), _plain(own[0], variants.values()))
@@ -202,16 +206,16 @@ def summarize(outcomes: Sequence[Outcome]) -> dict[Protocol, list[Summary]]:
     }
 
 
-def _plain(one: Outcome, variants: Iterable[Sequence[Outcome]]) -> tuple[Outcome, ...]:
+def _plain(outcome: Outcome, variants: Iterable[Sequence[Outcome]]) -> tuple[Outcome, ...]:
     """What it is compared with: plain inference of the same file, or of the torch module."""
-    wanted = PLAIN_FP32 if one.method.startswith(FP32) else PLAIN
+    wanted = PLAIN_FP32 if outcome.method.startswith(FP32) else PLAIN
     return next((tuple(own) for own in variants if own[0].method == wanted), ())
 
 
 def _by_seed(outcomes: Iterable[Outcome]) -> dict[int, dict[str, float]]:
     seeds: dict[int, dict[str, float]] = {}
-    for one in outcomes:
-        seeds.setdefault(one.condition["seed"], {}).update(one.accuracies())
+    for outcome in outcomes:
+        seeds.setdefault(outcome.condition["seed"], {}).update(outcome.accuracies())
     return seeds
 
 
@@ -232,28 +236,28 @@ def write_csv(path: Path, summaries: Mapping[Protocol, Sequence[Summary]]) -> No
     with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.DictWriter(stream, COLUMNS)
         writer.writeheader()
-        for summary in (one for own in summaries.values() for one in own):
-            plain = {one.stream: one.accuracies() for one in summary.plain}
+        for summary in (s for own in summaries.values() for s in own):
+            plain = {outcome.stream: outcome.accuracies() for outcome in summary.plain}
             for outcome in summary.outcomes:
                 writer.writerows(_lines(outcome, plain.get(outcome.stream, {})))
 
 
 def _lines(outcome: Outcome, plain: Mapping[str, float]) -> Iterable[dict[str, Any]]:
-    found, condition = outcome.found, outcome.condition
+    record, condition = outcome.record, outcome.condition
     shared = {name: condition[name] for name in COLUMNS if name in condition} | {
-        "precision": found["model"]["precision"],
-        "passes": round(found["passes"], 4),
-        "time_ratio": found["time_ratio"],
-        "peak_bytes": found["peak"],
-        "cpu": found["cpu"],
-        "versions": " ".join(f"{name}={value}" for name, value in found["versions"].items()),
-        "command": found["command"],
+        "precision": record["model"]["precision"],
+        "passes": round(record["passes"], 4),
+        "time_ratio": record["time_ratio"],
+        "peak_bytes": record["peak"],
+        "cpu": record["cpu"],
+        "versions": " ".join(f"{name}={value}" for name, value in record["versions"].items()),
+        "command": record["command"],
     }
     for letter, (corruption, accuracy) in zip(LETTERS, outcome.accuracies().items(), strict=False):
         without = plain.get(corruption)
         yield shared | {
             "corruption": corruption,
-            "images": found["domain"].count(letter),
+            "images": record["domain"].count(letter),
             "accuracy": round(accuracy, 4),
             "accuracy_none": None if without is None else round(without, 4),
             "gain": None if without is None else round(accuracy - without, 4),
@@ -265,8 +269,10 @@ def write_json(
 ) -> None:
     """Summaries and every condition behind them."""
     content = dict(about) | {
-        "summaries": [one.row() for own in summaries.values() for one in own],
-        "conditions": [o.found for own in summaries.values() for one in own for o in one.outcomes],
+        "summaries": [summary.row() for own in summaries.values() for summary in own],
+        "conditions": [
+            o.record for own in summaries.values() for summary in own for o in summary.outcomes
+        ],
     }
     with replacing(path) as temporary:
         temporary.write_text(json.dumps(content, indent=1) + "\n")

@@ -43,15 +43,17 @@ def tables(protocol: Protocol, summaries: Sequence[Summary]) -> list[Table]:
 
 
 def table(protocol: Protocol, summaries: Sequence[Summary]) -> Table:
-    corruptions = list(dict.fromkeys(name for one in summaries for name in one.corruptions))
-    rows = [(name, *(spread(one.accuracy(name)) for one in summaries)) for name in corruptions]
-    rows += [(label, *(cell(one) for one in summaries)) for label, cell in _LAST]
-    seeds = {len(one.by_seed) for one in summaries}
-    images = summaries[0].outcomes[0].found["images"]
+    corruptions = list(dict.fromkeys(name for summary in summaries for name in summary.corruptions))
+    rows = [
+        (name, *(spread(summary.accuracy(name)) for summary in summaries)) for name in corruptions
+    ]
+    rows += [(label, *(cell(summary) for summary in summaries)) for label, cell in _LAST]
+    seeds = {len(summary.by_seed) for summary in summaries}
+    images = summaries[0].outcomes[0].record["images"]
     title = f"{protocol}: accuracy in %, {images} images a stream"
     if max(seeds) > 1:
         title += f", mean ± standard deviation over {max(seeds)} seeds"
-    header = ("", *(one.variant for one in summaries))
+    header = ("", *(summary.variant for summary in summaries))
     return Table(title, header, tuple(rows), len(corruptions))
 
 
@@ -67,17 +69,20 @@ def times(ratio: float | None) -> str:
     return "-" if ratio is None else f"{ratio:.2f}x"
 
 
-def _least_gain(one: Summary) -> str:
-    return f"{min(one.gains.values()):+.1f}" if one.gains else "-"
+def _least_gain(summary: Summary) -> str:
+    return f"{min(summary.gains.values()):+.1f}" if summary.gains else "-"
 
 
 _LAST: tuple[tuple[str, Callable[[Summary], str]], ...] = (
-    ("mean", lambda one: spread(one.mean)),
-    ("worst corruption", lambda one: spread(one.worst)),
-    ("gain", lambda one: "" if one.is_plain else spread(one.gain, "+")),
-    ("least gain", lambda one: "" if one.is_plain else _least_gain(one)),
-    ("passes an image", lambda one: f"{one.passes:.2f}"),
-    ("time", lambda one: "1.00x" if one.is_plain else times(one.time_ratio)),
-    ("memory", lambda one: times(one.memory_ratio)),
-    ("images to half gain", lambda one: "-" if one.half_gain is None else str(one.half_gain)),
+    ("mean", lambda summary: spread(summary.mean)),
+    ("worst corruption", lambda summary: spread(summary.worst)),
+    ("gain", lambda summary: "" if summary.is_plain else spread(summary.gain, "+")),
+    ("least gain", lambda summary: "" if summary.is_plain else _least_gain(summary)),
+    ("passes an image", lambda summary: f"{summary.passes:.2f}"),
+    ("time", lambda summary: "1.00x" if summary.is_plain else times(summary.time_ratio)),
+    ("memory", lambda summary: times(summary.memory_ratio)),
+    (
+        "images to half gain",
+        lambda summary: "-" if summary.half_gain is None else str(summary.half_gain),
+    ),
 )

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
@@ -30,7 +30,7 @@ class Model:
     info: ModelInfo
 
     def describe(self) -> dict[str, Any]:
-        """What a reader of results wants to know about it."""
+        """What results say about the model."""
         calibration = self.info.calibration
         return {
             "file": self.path.name,
@@ -110,12 +110,12 @@ class Condition:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Those that play a part: plain inference has none."""
-        return {} if self.variant.is_plain else asdict(self.variant.settings(self.seed))
+        """The settings that affect the result; plain inference has none."""
+        return {} if self.variant.is_plain else self.variant.settings(self.seed).to_dict()
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """All that decides the result."""
+        """Everything that the result depends on."""
         data = self.draw.data
         shown = {name: data.images(name, self.severity).identity for name in self.stream.domains}
         return {

@@ -42,8 +42,10 @@ class Fp32:
         info = read_info(model)
         network = Network(build_module(Path(origin.checkpoint)), info)
         samples = read_samples(origin.source, info.preprocessing, SOURCE_IMAGES, seed=0)
-        one = find(name)(network, samples.prepared(info.preprocessing), seed)
-        return cls(network, one.predict, one.reset, lambda: one.passes, name != "none")
+        reference = find(name)(network, samples.prepared(info.preprocessing), seed)
+        return cls(
+            network, reference.predict, reference.reset, lambda: reference.passes, name != "none"
+        )
 
     def unadapted(self) -> "Fp32":
         """A plain pass of the same network: its time does not depend on what was learned."""
@@ -59,8 +61,8 @@ class Fp32:
     def passes(self) -> float:
         return self._passes()
 
-    def predict(self, images: Floats, adapt: bool = True) -> Result:
-        logits = np.asarray(self._predict(images), np.float32)
+    def predict_prepared(self, batch: Floats, adapt: bool = True) -> Result:
+        logits = np.asarray(self._predict(batch), np.float32)
         if not adapt:
             self._reset()
         labels, probabilities = logits.argmax(axis=1), np.exp(log_softmax(logits))

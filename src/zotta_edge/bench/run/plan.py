@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from zotta_edge.bench.data.scratch import Scratch, domains_of
 from zotta_edge.bench.run.conditions import Condition, Model
+from zotta_edge.bench.run.scratch import Scratch, domains_of
 from zotta_edge.bench.run.subjects import Spec
 from zotta_edge.bench.run.trial import PLAIN_EVERY
 from zotta_edge.errors import ZottaError
@@ -42,12 +42,14 @@ class Plan:
 
     def seconds(self, conditions: Sequence[Condition], jobs: int) -> float:
         """How long these will take, at most: a method may adapt on fewer batches."""
-        return sum(self._seconds(one) for one in conditions) / jobs
+        return sum(self._seconds(condition) for condition in conditions) / jobs
 
-    def _seconds(self, one: Condition) -> float:
-        cost = self.costs[one.model.name, one.variant.name]
+    def _seconds(self, condition: Condition) -> float:
+        cost = self.costs[condition.model.name, condition.variant.name]
         plain = cost.seconds / max(cost.passes, 1.0) / PLAIN_EVERY
-        return _START + len(one.stream) * (cost.seconds + plain * (not one.variant.is_plain))
+        return _START + len(condition.stream) * (
+            cost.seconds + plain * (not condition.variant.is_plain)
+        )
 
 
 def make_plan(
@@ -57,11 +59,13 @@ def make_plan(
     spec: Callable[[Condition], Spec],
     optional: bool,
 ) -> Plan:
-    """Try what is left to do; a method that fits no model is an error unless `optional`."""
+    """Try each pending method; one that fits no model is an error unless `optional`."""
     costs: dict[tuple[str, str], Cost] = {}
-    for one in conditions:
-        if (one.model.name, one.variant.name) not in costs and not is_done(one):
-            costs[one.model.name, one.variant.name] = _try(one, scratch, spec(one))
+    for condition in conditions:
+        if (condition.model.name, condition.variant.name) not in costs and not is_done(condition):
+            costs[condition.model.name, condition.variant.name] = _try(
+                condition, scratch, spec(condition)
+            )
     _check_fit(conditions, costs, optional)
     misfits = {key for key, cost in costs.items() if cost.reason}
     return Plan([c for c in conditions if (c.model.name, c.variant.name) not in misfits], costs)
@@ -70,8 +74,8 @@ def make_plan(
 def _check_fit(
     conditions: Sequence[Condition], costs: Mapping[tuple[str, str], Cost], optional: bool
 ) -> None:
-    for variant in dict.fromkeys(one.variant for one in conditions):
-        names = {one.model.name for one in conditions if one.variant == variant}
+    for variant in dict.fromkeys(condition.variant for condition in conditions):
+        names = {condition.model.name for condition in conditions if condition.variant == variant}
         reasons = [
             costs[name, variant.name].reason for name in names if (name, variant.name) in costs
         ]
@@ -80,13 +84,13 @@ def _check_fit(
 
 
 def _try(condition: Condition, scratch: Scratch, spec: Spec) -> Cost:
-    """The first images of the stream, with adaptation wherever there is a choice."""
+    """Measure a method on the first images of the stream, adapting on every batch."""
     images = as_batch(_first_images(condition, scratch), condition.model.info.preprocessing)
     try:
         subject, _ = replace(spec, settings=dict(spec.settings) | {"always": True}).open()
-        subject.predict(images, adapt=False)
+        subject.predict_prepared(images, adapt=False)
         passes, started = subject.passes, time.perf_counter()
-        subject.predict(images)
+        subject.predict_prepared(images)
     except ZottaError as error:
         return Cost(reason=str(error).replace(spec.model, condition.model.path.name))
     seconds = time.perf_counter() - started

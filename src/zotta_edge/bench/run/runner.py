@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zotta_edge.bench.data.scratch import Scratch, domains_of
 from zotta_edge.bench.run.conditions import Condition
+from zotta_edge.bench.run.scratch import Scratch, domains_of
 from zotta_edge.bench.run.subjects import Spec
 from zotta_edge.bench.run.trial import LETTERS, Task
 from zotta_edge.errors import ZottaError
@@ -39,20 +39,25 @@ class Runner:
     def result(self, condition: Condition) -> Path:
         return self.conditions / condition.file
 
+    def is_done(self, condition: Condition) -> bool:
+        return self.result(condition).exists()
+
     def todo(self, conditions: Sequence[Condition]) -> list[Condition]:
-        return [one for one in conditions if not self.result(one).exists()]
+        return [condition for condition in conditions if not self.is_done(condition)]
 
     def run(
         self, conditions: Sequence[Condition], report: Callable[[Condition, str | None], None]
     ) -> list[str]:
-        """Run what is left to do; `report` hears of each condition, and of its error if any."""
+        """Run the pending conditions; `report` is called after each, with its error if any."""
         left = self.todo(conditions)
         scratch = Scratch(self.output / SCRATCH, self.threads, self._stopped)
         scratch.expect(left)
         errors: list[str] = []
         with ThreadPoolExecutor(self.jobs) as pool:
             try:
-                futures = {pool.submit(self._one, one, scratch): one for one in left}
+                futures = {
+                    pool.submit(self._run_one, condition, scratch): condition for condition in left
+                }
                 for future in as_completed(futures):
                     error = future.result()
                     report(futures[future], error)
@@ -62,8 +67,8 @@ class Runner:
                 raise
         return errors
 
-    def _one(self, condition: Condition, scratch: Scratch) -> str | None:
-        """Measure a condition; the error where that was not possible."""
+    def _run_one(self, condition: Condition, scratch: Scratch) -> str | None:
+        """Measure a condition; returns the error if that failed."""
         if self._stopped.is_set():
             return "interrupted"
         arrays = [str(scratch.get(domain)) for domain in domains_of(condition)]

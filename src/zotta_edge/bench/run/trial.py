@@ -30,7 +30,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"  # a domain eac
 
 @dataclass(frozen=True)
 class Task:
-    """A condition in plain words, as it travels to its process."""
+    """A condition as JSON can hold it, for the process that measures it."""
 
     subject: Spec
     pixels: Preprocessing
@@ -70,7 +70,7 @@ class Task:
 
 @dataclass
 class Trace:
-    """What is known of each image or batch."""
+    """What is recorded for each image or batch."""
 
     correct: list[str] = field(default_factory=list)
     adapted: list[str] = field(default_factory=list)
@@ -98,14 +98,14 @@ def measure(task: Task, subject: Subject, plain: Subject | None) -> dict[str, An
             raise ZottaError("the run that asked for this is gone")
         images = as_batch(task.images(first, last), task.pixels)
         if index == 0:  # the first pass of a session allocates its memory
-            subject.predict(images, adapt=False)
+            subject.predict_prepared(images, adapt=False)
         ways = [(own, subject)]
         if plain and index % every == 0:
             ways.insert(index // every % 2, (other, plain))
             compared += last - first
-        for meter, one in ways:
-            result = meter.predict(one, images)
-            if one is subject:
+        for meter, answering in ways:
+            result = meter.predict(answering, images)
+            if answering is subject:
                 trace.add(task.correct(result, first, last), result, subject.status())
     return _found(task, subject, own, other.seconds / compared if compared else None, trace)
 
@@ -137,9 +137,9 @@ def _found(
 def main() -> int:
     task = Task.from_json(sys.stdin.read())
     try:
-        found = run(task)
+        outcome = run(task)
         with replacing(Path(task.output)) as temporary:
-            temporary.write_text(json.dumps(found) + "\n")
+            temporary.write_text(json.dumps(outcome) + "\n")
     except (ZottaError, MemoryError, OSError) as error:
         print(" ".join(str(error).split()) or type(error).__name__, file=sys.stderr)
         return 1

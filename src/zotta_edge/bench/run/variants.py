@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from zotta_edge.errors import ZottaError
-from zotta_edge.runtime.methods import METHODS
+from zotta_edge.runtime.methods.registry import METHODS
 from zotta_edge.runtime.settings import Settings
 
 PLAIN = "none"  # what every method in the runtime is compared with
@@ -36,24 +36,26 @@ def parse_variants(
 ) -> tuple[Variant, ...]:
     """`--methods`, then `--variant NAME=method;setting=value;...`; `--set` holds for them all."""
     names = [name for method in methods for name in (METHODS if method == ALL else [method])]
-    found = [_variant(f"{name}={name}", assignments) for name in dict.fromkeys(names)]
-    found += [_variant(text, assignments) for text in variants]
-    for variant in found:
+    asked = [_variant(f"{name}={name}", assignments) for name in dict.fromkeys(names)]
+    asked += [_variant(text, assignments) for text in variants]
+    for variant in asked:
         variant.settings(seed=0)  # refuses what is no setting
-    every = _with_plain(found)
-    twice = {one.name for one in every if sum(one.name == other.name for other in every) > 1}
+    every = _with_plain(asked)
+    twice = {
+        variant.name for variant in every if sum(variant.name == other.name for other in every) > 1
+    }
     if twice:
         raise ZottaError(f"two variants are called {sorted(twice)[0]}: give each its own name")
     return every
 
 
 def _with_plain(variants: Sequence[Variant]) -> tuple[Variant, ...]:
-    """Plain inference first, whether it was asked for or not: gains are counted from it."""
-    plain = [one for one in variants if one.method == PLAIN] or [Variant(PLAIN, PLAIN)]
-    if any(one.is_reference for one in variants):
-        in_fp32 = [one for one in variants if one.method == PLAIN_FP32]
+    """Put plain inference first, even if it was not asked for: gains are relative to it."""
+    plain = [variant for variant in variants if variant.method == PLAIN] or [Variant(PLAIN, PLAIN)]
+    if any(variant.is_reference for variant in variants):
+        in_fp32 = [variant for variant in variants if variant.method == PLAIN_FP32]
         plain += in_fp32 or [Variant("none (fp32)", PLAIN_FP32)]
-    return (*plain, *(one for one in variants if not one.is_plain))
+    return (*plain, *(variant for variant in variants if not variant.is_plain))
 
 
 def _variant(text: str, assignments: Sequence[str]) -> Variant:
@@ -67,13 +69,13 @@ def _variant(text: str, assignments: Sequence[str]) -> Variant:
 
 
 def _method(name: str) -> str:
-    """A method of the runtime by its name; failing that, a torch reference."""
+    """A method of the runtime, or else a torch reference, by name."""
     if name in METHODS:
         return name
     known = _references()
     if name.removeprefix(FP32) in known:
         return f"{FP32}{name.removeprefix(FP32)}"
-    there = [*METHODS, *(one for one in known if one not in METHODS)]
+    there = [*METHODS, *(name for name in known if name not in METHODS)]
     raise ZottaError(f"no method is called {name}: there are {', '.join(there)}")
 
 

@@ -21,7 +21,7 @@ from zotta_edge.runtime.engine.model_info import read_info
 from zotta_edge.runtime.service.config import Config
 from zotta_edge.runtime.service.http import limits
 from zotta_edge.runtime.service.http.errors import ServiceError
-from zotta_edge.runtime.service.http.inference_routes import Prediction
+from zotta_edge.runtime.service.http.inference_routes import InferenceRoutes
 
 
 @pytest.fixture(scope="module")
@@ -165,9 +165,9 @@ def test_files_that_unpack_to_too_much_are_refused(
     info, config = read_info(embedded.MODEL), Config(max_body=0.001)
     service: Any = SimpleNamespace(model=SimpleNamespace(info=info), config=config)
     file = cv2.imencode(".png", images[0])[1].tobytes()
-    assert len(Prediction(service)._decoded([file] * 8)) == 8
+    assert len(InferenceRoutes(service)._decoded([file] * 8)) == 8
     with pytest.raises(ServiceError, match="pixels in one request") as refused:
-        Prediction(service)._decoded([file] * 9)
+        InferenceRoutes(service)._decoded([file] * 9)
     assert refused.value.status == 413
 
 
@@ -372,6 +372,7 @@ def mutated(body: bytes, rng: np.random.Generator) -> bytes:
     return bytes(changed)
 
 
+@pytest.mark.slow
 def test_no_damaged_request_is_our_failure(server: Server, images: NDArray[np.uint8]) -> None:
     import cv2
 

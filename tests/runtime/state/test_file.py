@@ -1,7 +1,5 @@
 """State files: whole, of the right model, or refused."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -75,9 +73,31 @@ def test_other_shapes_are_refused(saved: Path) -> None:
 
 
 def test_a_newer_format_is_refused(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(states, "FORMAT_VERSION", "2")
-    with pytest.raises(ZottaError, match="state format 1"):
+    with monkeypatch.context() as newer:
+        newer.setattr(states, "FORMAT_VERSION", "3")
+        states.save(saved, arrays(), MODEL, "zotta")
+    with pytest.raises(ZottaError, match="state format 3, this version reads 1 and 2"):
         load(saved)
+
+
+def test_an_unknown_field_is_refused(saved: Path) -> None:
+    like = arrays()
+    del like["theta"]
+    with pytest.raises(ZottaError, match="holds theta, which this version does not know"):
+        load(saved, like=like)
+
+
+def test_a_missing_field_is_refused(saved: Path) -> None:
+    with pytest.raises(ZottaError, match=r"lacks trust: use a new state file"):
+        load(saved, like=arrays() | {"trust": np.ones(1)})
+
+
+def test_only_a_whole_row_of_a_table_may_be_missing(saved: Path) -> None:
+    median = {"tried[median].mean": np.ones(2), "tried[median].samples": np.ones(1)}
+    assert load(saved, like=arrays() | median).keys() == arrays().keys()
+    states.save(saved, arrays() | {"tried[median].mean": np.ones(2)}, MODEL, "zotta")
+    with pytest.raises(ZottaError, match=r"lacks tried\[median\].samples"):
+        load(saved, like=arrays() | median)
 
 
 def test_missing_and_unwritable_paths(tmp_path: Path) -> None:
@@ -87,11 +107,6 @@ def test_missing_and_unwritable_paths(tmp_path: Path) -> None:
         load(tmp_path)
     with pytest.raises(ZottaError, match="no folder"):
         states.save(tmp_path / "nowhere" / "site.state", arrays(), MODEL, "zotta")
-    with (
-        pytest.raises(ZottaError, match="cannot keep a state"),
-        states.claim(tmp_path / "nowhere" / "site.state"),
-    ):
-        pass
 
 
 def test_a_failed_save_leaves_the_old_state(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,50 +120,3 @@ def test_a_failed_save_leaves_the_old_state(saved: Path, monkeypatch: pytest.Mon
         states.save(saved, arrays(), MODEL, "zotta")
     load(saved)
     assert [path.name for path in saved.parent.iterdir()] == ["site.state"]
-
-
-def test_a_generator_goes_on_where_it_was() -> None:
-    rng = np.random.default_rng(3)
-    rng.standard_normal(101, dtype=np.float32)
-    rng.integers(0, 10, dtype=np.int32)  # leaves half of a 64-bit draw behind
-    other = states.rng_from_array(states.rng_to_array(rng))
-    np.testing.assert_array_equal(
-        rng.integers(0, 99, 9, np.int32), other.integers(0, 99, 9, np.int32)
-    )
-    np.testing.assert_array_equal(rng.standard_normal(9), other.standard_normal(9))
-
-
-CLAIM = """
-import sys
-from zotta_edge.errors import ZottaError
-from zotta_edge.runtime.state.file import claim
-try:
-    with claim(sys.argv[1]):
-        print("claimed", flush=True)
-        sys.stdin.readline()
-except ZottaError as error:
-    print(error, flush=True)
-"""
-
-
-def claiming(path: Path) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, "-c", CLAIM, str(path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
-def test_a_second_process_is_refused_until_the_first_ends(tmp_path: Path) -> None:
-    path = tmp_path / "site.state"
-    first = claiming(path)
-    assert first.stdout is not None
-    assert first.stdout.readline() == "claimed\n"
-    second, _ = claiming(path).communicate("\n")
-    assert "in use by another process" in second
-    first.kill()  # no chance to clean up
-    first.wait()
-    with states.claim(path):
-        pass
-    assert list(tmp_path.iterdir()) == []

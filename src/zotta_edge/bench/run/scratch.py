@@ -57,7 +57,7 @@ class Domain:
 
     @property
     def files(self) -> list[str]:
-        """Its own, and the one that it is made from."""
+        """Its own file, and the clean one that it is made from."""
         return [self.file, self.clean().file] if self.made else [self.file]
 
 
@@ -83,7 +83,7 @@ class Scratch:
     )
 
     def expect(self, conditions: Iterable[Condition]) -> None:
-        """Count the uses that are to come."""
+        """Count how often each file will be used."""
         for condition in conditions:
             for domain in domains_of(condition):
                 self._uses.update(domain.files)

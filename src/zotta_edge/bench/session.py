@@ -8,12 +8,11 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from zotta_edge.bench.data.datasets import Images
-from zotta_edge.bench.data.scratch import Scratch, check_space
 from zotta_edge.bench.report.html import write_report
 from zotta_edge.bench.report.results import (
     Protocol,
@@ -27,11 +26,12 @@ from zotta_edge.bench.report.tables import table, tables
 from zotta_edge.bench.run.conditions import Condition, Request, check_data, grid
 from zotta_edge.bench.run.plan import Plan, copied, make_plan
 from zotta_edge.bench.run.runner import CONDITIONS, SCRATCH, Runner, check_folder
+from zotta_edge.bench.run.scratch import Scratch, check_space
 from zotta_edge.bench.run.subjects import Spec
 from zotta_edge.errors import ZottaError
 from zotta_edge.files import replacing
-from zotta_edge.progress import Progress
-from zotta_edge.runtime.state.file import claim
+from zotta_edge.progress import Progress, duration
+from zotta_edge.runtime.state.lock import claim
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,7 @@ def bench(request: Request, how: Execution) -> dict[Protocol, list[Summary]]:
         runner = Runner(how.output, kept, how.jobs, how.threads, spec, how.record)
         left = runner.todo(conditions)
         check_readable(left)
-        plan = make_plan(conditions, lambda one: runner.result(one).exists(), scratch, spec,
-                         how.optional)  # fmt: skip
+        plan = make_plan(conditions, runner.is_done, scratch, spec, how.optional)
         print(_announcement(request, plan, runner), file=sys.stderr)
         if how.dry_run:
             return {}
@@ -77,7 +76,7 @@ def bench(request: Request, how: Execution) -> dict[Protocol, list[Summary]]:
 
 @contextmanager
 def _workplace(how: Execution, conditions: Sequence[Condition]) -> Iterator[Scratch]:
-    """The scratch folder, held by this run alone and removed with it; a dry run's is elsewhere."""
+    """A scratch folder that is locked for this run and removed after it; a temporary one if dry."""
     if how.dry_run:
         with tempfile.TemporaryDirectory() as elsewhere:
             yield Scratch(Path(elsewhere), how.threads)
@@ -104,17 +103,17 @@ def _spec(condition: Condition, folder: Path, threads: int) -> Spec:
     method = condition.variant.method.replace(":", "-")
     name = f"{model.name}-{model.fingerprint[:8]}-{method}-{layers}.onnx"
     path = copied(model.path, folder, name)
-    return Spec(str(path), condition.variant.method, asdict(settings), threads, condition.origin)
+    return Spec(str(path), condition.variant.method, settings.to_dict(), threads, condition.origin)
 
 
 def check_readable(conditions: Sequence[Condition]) -> None:
-    """Decode every image file that the run will want: one that is damaged is an error now."""
+    """Decode every image file that the run needs, so that a damaged one is an error now."""
     wanted: dict[tuple[str, int], Images] = {}
-    for one in conditions:
-        for name in one.stream.domains:
-            images = one.draw.data.images(name, one.severity)
+    for condition in conditions:
+        for name in condition.stream.domains:
+            images = condition.draw.data.images(name, condition.severity)
             if images.are_files:
-                wanted |= {(images.identity, int(i)): images for i in one.draw.of(images)}
+                wanted |= {(images.identity, int(i)): images for i in condition.draw.of(images)}
     with Progress("checking images", len(wanted)) as progress, ThreadPoolExecutor() as pool:
         for _ in pool.map(lambda item: item[1].read(item[0][1]), wanted.items()):
             progress.advance()
@@ -155,9 +154,9 @@ def _run(plan: Plan, runner: Runner) -> list[str]:
         try:
             return runner.run(plan.conditions, report)
         except KeyboardInterrupt:
-            print(f"\n{progress.done} of {left} conditions are done: the same command goes on",
-                  file=sys.stderr)  # fmt: skip
-            raise
+            raise KeyboardInterrupt(
+                f"{progress.done} of {left} conditions are done, the same command goes on"
+            ) from None
 
 
 def _accuracy(file: Path) -> str:
@@ -167,25 +166,19 @@ def _accuracy(file: Path) -> str:
 
 def write_results(request: Request, plan: Plan, runner: Runner) -> dict[Protocol, list[Summary]]:
     """Everything that is derived from the conditions' files."""
-    files = [runner.result(one) for one in plan.conditions]
+    files = [runner.result(condition) for condition in plan.conditions]
     summaries = summarize(read_outcomes(file for file in files if file.exists()))
     about = dict(runner.record) | {"data": request.data.name, "skipped": plan.skipped()}
     write_json(runner.output / "results.json", summaries, about)
     write_csv(runner.output / "results.csv", summaries)
     write_report(runner.output / "report.html", summaries, about)
-    found = [table(protocol, own).markdown() for protocol, own in summaries.items()]
+    markdown = [table(protocol, own).markdown() for protocol, own in summaries.items()]
     with replacing(runner.output / "table.md") as temporary:
-        temporary.write_text("\n\n".join([f"    {runner.record['command']}", *found]) + "\n")
+        temporary.write_text("\n\n".join([f"    {runner.record['command']}", *markdown]) + "\n")
     return summaries
 
 
 def as_text(summaries: Mapping[Protocol, Sequence[Summary]]) -> str:
     return "\n\n".join(
-        one.text() for protocol, own in summaries.items() for one in tables(protocol, own)
+        each.text() for protocol, own in summaries.items() for each in tables(protocol, own)
     )
-
-
-def duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import zlib
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
@@ -173,10 +172,11 @@ def test_large_bodies_declared_or_not(server: Server) -> None:
     ("body", "encoding", "status"),
     [
         (b"not gzip", "gzip", 400),
-        (gzip.compress(b"{}" * 1000)[:-10], "gzip", 400),
+        (gzip.compress(b"{}" * 1000, mtime=0)[:-10], "gzip", 400),
         (b"{}", "br", 415),
         (b"{}", "gzip, gzip", 415),
     ],
+    ids=["not gzip", "cut off", "unknown", "twice"],
 )
 def test_bad_encodings(server: Server, body: bytes, encoding: str, status: int) -> None:
     reply = server.request("POST", INFER, body, {"Content-Encoding": encoding})
@@ -229,14 +229,12 @@ def test_the_loop_is_free_while_the_model_works(server: Server) -> None:
 
     thread = threading.Thread(target=load)
     thread.start()
-    client, slowest, asked = Client(server.port), 0.0, 0
+    client, answered = Client(server.port), 0
     while not done.is_set():
-        started = time.perf_counter()
         assert client.request("GET", "/v2/health/live").status == 200
-        slowest, asked = max(slowest, time.perf_counter() - started), asked + 1
+        answered += 1
     thread.join()
-    assert asked > 20
-    assert slowest < 1
+    assert answered > 20, "a blocked loop would answer once a request"
 
 
 def test_errors_and_logs_tell_no_secrets(server: Server) -> None:

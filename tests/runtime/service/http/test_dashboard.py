@@ -106,6 +106,16 @@ def test_shows_what_the_api_says(page: Browser, server: Server) -> None:
     assert page.texts("#recent li") == answers[:10]
 
 
+def test_shows_the_filter_and_why_it_was_chosen(page: Browser, server: Server) -> None:
+    now = server.get(ADAPTATION)
+    chosen = [event for event in now["events"] if event["kind"] == "filter"]
+    assert chosen, "fog is answered with a filter"
+    assert value(page, "filter") == now["filter"] == chosen[-1]["after"] != "none"
+    assert page.text("#filter .more").startswith("since ")
+    (entry,) = [text for text in page.texts("#events li") if f"Filter: {now['filter']}" in text]
+    assert chosen[-1]["reason"] in entry
+
+
 def test_bars_are_as_long_as_the_layers_have_moved(page: Browser, server: Server) -> None:
     layers = server.get(ADAPTATION)["layers"]
     farthest = max(layer["distance"] for layer in layers)
@@ -187,7 +197,7 @@ def test_snapshot_reset_restore(page: Browser, server: Server) -> None:
     restored = server.get(ADAPTATION)
     assert restored["distance"] == learned["distance"]
     assert restored["layers"] == learned["layers"]
-    assert [event["event"] for event in restored["events"][-3:]] == ["snapshot", "reset", "restore"]
+    assert [event["kind"] for event in restored["events"][-3:]] == ["snapshot", "reset", "restore"]
 
 
 @pytest.mark.parametrize("width", [320, 390])

@@ -1,0 +1,49 @@
+"""Take out what is still off where the classifier reads: logits = head(embedding - delta)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zotta_edge.format import Calibration, Floats
+from zotta_edge.runtime.engine.engine import Outputs
+from zotta_edge.runtime.methods.primed.class_mix import ClassMix
+from zotta_edge.runtime.methods.primed.settings import PrimedSettings
+from zotta_edge.runtime.watch.drift import RunningMean
+from zotta_edge.runtime.watch.statistics import shrunk
+
+
+class EmbeddingCorrection:
+    """The running offset of the embedding from the source's mean.
+
+    The head is linear, so taking the offset out is a constant on the logits: logits - delta W.
+    """
+
+    def __init__(
+        self, weights: Floats, calibration: Calibration, mix: ClassMix, settings: PrimedSettings
+    ) -> None:
+        self._weights, self._mix = weights, mix  # W [E, class]
+        self._mean = calibration.embedding_mean
+        self._variance = np.square(calibration.embedding_std, dtype=np.float64)
+        self._offset = RunningMean(settings.window, len(self._mean))
+
+    def observe(self, outputs: Outputs) -> None:
+        self._offset.add(outputs.embedding - self._mean)
+
+    def delta(self) -> Floats:
+        """How far the embedding is off, as far as that is significant, [E]."""
+        noise = self._mix.noise(self._offset) * self._variance
+        return shrunk(self._offset.mean, noise).astype(np.float32)
+
+    def corrected(self, logits: Floats, delta: Floats) -> Floats:
+        return logits - delta @ self._weights
+
+    def reset(self) -> None:
+        self._offset.reset()
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        return self._offset.state()
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        self._offset.restore(state)

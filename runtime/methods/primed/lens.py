@@ -1,0 +1,96 @@
+"""How the network sees a stream: through the filter it needs, until another stream begins."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from numpy.typing import NDArray
+
+from zotta_edge.format import Floats
+from zotta_edge.runtime.engine.engine import Engine, Outputs
+from zotta_edge.runtime.events import Events, StreamChanged
+from zotta_edge.runtime.methods.contract import calibration_of
+from zotta_edge.runtime.methods.primed.budget import PassBudget
+from zotta_edge.runtime.methods.primed.filter_choice import FilterChoice
+from zotta_edge.runtime.methods.primed.filters import AS_IS, Filters
+from zotta_edge.runtime.methods.primed.settings import PrimedSettings
+from zotta_edge.runtime.methods.primed.stream_watch import StreamWatch
+from zotta_edge.runtime.state import fields as states
+from zotta_edge.runtime.zeroth.forward import Batch
+from zotta_edge.runtime.zeroth.parameters import Parameters
+
+
+class Lens:
+    """Filters every batch, watches the stream, and tries filters when the stream has drifted."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        parameters: Parameters,
+        budget: PassBudget,
+        settings: PrimedSettings,
+        events: Events,
+    ) -> None:
+        info, calibration = engine.info, calibration_of(engine.info)
+        self._engine, self._parameters, self._budget = engine, parameters, budget
+        self._settings, self._events = settings, events
+        self.preprocessing = info.preprocessing
+        self.filters = Filters(info.preprocessing, calibration.pixels)
+        self.choice = FilterChoice(self.filters, calibration, settings, events)
+        self.watch = StreamWatch(info, engine.chosen, settings)
+
+    def reset(self) -> None:
+        self.choice.reset()
+        self.watch.reset()
+
+    def __call__(self, images: Floats, reserve: float) -> tuple[Batch, bool]:
+        """The batch through the right filter, and whether what was learned no longer holds.
+
+        It does not when another stream has begun, or when another filter was chosen. `reserve`
+        are passes that a later trial of filters must leave in the budget.
+        """
+        batch, features, fits = self._filtered(images)
+        changed = not fits or self.watch.changed(features)
+        if changed:
+            self._events.report(StreamChanged(self.watch.drift.score))
+            was_filtered = self.choice.name != AS_IS
+            self.choice.reset()
+            if was_filtered:
+                batch, features = self._filtered_again(images)
+            self.watch.begin(features, 0)  # some of the batch may be of the stream before
+        refiltered = self._trial_due(reserve) and self.choice.try_on(images, self._source_answer)
+        if refiltered:
+            batch, features = self._filtered_again(images)
+            self.watch.begin(features, min(len(images), self.watch.unchanged))
+        return batch, changed or refiltered
+
+    def batch(self, images: Floats) -> Batch:
+        return Batch.of(self._engine, self._parameters, images)
+
+    def _filtered(self, images: Floats) -> tuple[Batch, list[Floats], bool]:
+        """The batch, features that theta cannot reach, and whether the filter still fits."""
+        filtered = self.choice.apply(images)  # not kept: a copy of the batch
+        fits, batch = self.choice.still_fits(images, filtered), self.batch(filtered)
+        return batch, self.watch.features(batch), fits
+
+    def _filtered_again(self, images: Floats) -> tuple[Batch, list[Floats]]:
+        self._budget.spend((1 - self._engine.cone_share) * len(images))
+        batch, features, _ = self._filtered(images)
+        return batch, features
+
+    def _trial_due(self, reserve: float) -> bool:
+        choice, credit = self.choice, self._budget.credit
+        drifted = self.watch.drift.significant or choice.name != AS_IS
+        if not self._settings.filters or not drifted or choice.settled:
+            return False
+        first = choice.before_first_trial and credit > 0
+        return first or choice.trying or credit - choice.reserve - reserve > 0
+
+    def _source_answer(self, images: Floats) -> Outputs:
+        self._budget.spend(len(images))
+        return self.batch(images)(self._parameters.source)
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        return states.states_of({"filter": self.choice, "watch": self.watch})
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        states.restore_all({"filter": self.choice, "watch": self.watch}, state)

@@ -1,0 +1,89 @@
+"""The constants of primed alignment. docs/primed.md tells how they were chosen."""
+
+from dataclasses import dataclass
+
+from zotta_edge.options import option
+from zotta_edge.runtime.methods.contract import MethodSettings
+from zotta_edge.runtime.watch.collapse import CollapseSettings
+from zotta_edge.runtime.watch.drift import DriftSettings
+
+
+@dataclass(frozen=True)
+class FilterSettings(DriftSettings):
+    """When a filter is tried, taken, kept and dropped (docs/primed.md, "Which filter, if any")."""
+
+    filters: bool = option(
+        True, "filter images of a drifted stream where that brings them closer to the source"
+    )
+    filter_trial: int = option(12, "images that every filter is tried on before a choice", low=1)
+    filter_evidence: int = option(
+        64, "images that a stream's trials look at in all, before the choice is final", low=1
+    )
+    filter_gain: float = option(
+        0.7,
+        "a filter is taken when its loss is below this share of the loss without",
+        low=0,
+        high=1,
+    )
+    filter_keep: float = option(
+        0.85,
+        "a filter is dropped when its loss is above this share of the loss without",
+        low=0,
+        high=1,
+    )
+    filter_change: float = option(
+        0.3, "the stream is another when log |f(x) - x|^2 moves by more than this", low=0
+    )
+
+
+@dataclass(frozen=True)
+class PrimedSettings(MethodSettings, FilterSettings, CollapseSettings):
+    """Chosen on the four extra corruptions (docs/primed.md, "How it was chosen")."""
+
+    damping: float = option(
+        3.0, "lambda of the Gauss-Newton step, relative to J^T J's mean diagonal", low=1e-3
+    )
+    window: int = option(
+        256, "samples behind a step: more make it surer, fewer make it quicker", low=1
+    )
+    budget: float = option(
+        1.08,
+        "passes an image that may be spent on average, to try filters and to answer again after a "
+        "step; from 2 on, drifted images are also answered mirrored, where the model gives mirror "
+        "images the same answers",
+        low=1,
+    )
+    savings: float = option(
+        256.0,
+        "passes that can be saved up: a long quiet stream does not pay for all of the next one",
+        low=0,
+    )
+    jacobian_trust: float = option(
+        0.5,
+        "t, share of the features' predicted move that is believed: below 1, errors of J stay "
+        "bounded",
+        low=0,
+        high=1,
+    )
+    furthest: float = option(
+        0.5, "from the source, as a share of |theta_S|: no drift asked for more", low=0
+    )
+    large_step: float = option(
+        0.01, "of |theta_S|: after a smaller step the batch is not answered again", low=0
+    )
+    sureness_power: float = option(
+        8.0,
+        "power of the answers' sureness, (E sum p_i^2)^8, by which an uneven mix of classes "
+        "counts: fog leaves a sureness of 0.6 to 0.7, which then counts next to nothing",
+        low=0,
+    )
+    mirror_agreement: float = option(
+        0.7,
+        "least share of source images whose mirror image gets the same answer, for a mirror to be "
+        "used",
+        low=0,
+        high=1,
+    )
+    mirror_parts: int = option(
+        4, "parts in which a batch is mirrored, one after the other: less memory", low=1
+    )

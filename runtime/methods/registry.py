@@ -1,0 +1,53 @@
+"""Which methods there are, found by name and imported when they are first asked for."""
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+
+from zotta_edge.errors import ZottaError
+from zotta_edge.format import ModelInfo
+from zotta_edge.runtime.methods.contract import Method, MethodSettings
+
+METHODS: Mapping[str, str] = {  # name -> module.class in this package
+    "none": "none.NoAdaptation",
+    "primed": "primed.method.Primed",
+    "zotta": "zotta.Zotta",
+    "bn_adapt": "bn_adapt.method.BatchNormAdaptation",
+    "lame": "lame.Lame",
+    "t3a": "t3a.T3A",
+    "neo": "neo.Neo",
+    "foa": "foa.method.Foa",
+    "zoo": "zoo.Zoo",
+    "zoa": "zoa.method.Zoa",
+}
+
+
+def chosen_layers(
+    kind: type[Method], settings: MethodSettings, read: Callable[[], ModelInfo]
+) -> tuple[int, ...] | None:
+    """What `Engine.open` is to move: the settings' layers, the method's own, None: calibrated.
+
+    A method that moves other layers than calibration chose has a class method
+    `layers(info, settings)`.
+    """
+    if not kind.moves_affines:
+        return ()
+    own = getattr(kind, "layers", None)
+    if settings.layers is not None or own is None:
+        return settings.layers
+    layers: tuple[int, ...] = own(read(), settings)
+    return layers
+
+
+def default_method(info: ModelInfo, settings: MethodSettings) -> str:
+    """The method for a file when none is given: primed where the file allows it."""
+    primed = info.prime is not None and settings.layers in (None, info.prime.layers)
+    return "primed" if primed else "zotta"
+
+
+def find(name: str) -> type[Method]:
+    """The method of that name."""
+    if name not in METHODS:
+        raise ZottaError(f"no method is called {name}: there are {', '.join(METHODS)}")
+    module, _, kind = METHODS[name].rpartition(".")
+    method: type[Method] = getattr(import_module(f"{__package__}.{module}"), kind)
+    return method

@@ -1,0 +1,102 @@
+"""docs/format.md lists what the files hold: every name of the code, and no other."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from zotta_edge import AdaptiveModel
+from zotta_edge.errors import ZottaError
+from zotta_edge.format import (
+    FORMAT_VERSION,
+    STATISTICS,
+    Calibration,
+    Layer,
+    Norm,
+    Preprocessing,
+    Prime,
+    Recipe,
+    to_metadata,
+)
+from zotta_edge.models import embedded
+from zotta_edge.runtime.methods.registry import METHODS
+from zotta_edge.runtime.state import file as states
+
+PAGE = (Path(__file__).resolve().parents[1] / "docs" / "format.md").read_text()
+MODEL, STATE = PAGE.split("\n## ")[1:]
+
+
+def table(text: str, heading: str) -> list[str]:
+    """The first column of the table under a heading, line by line."""
+    rows = text.split(heading, 1)[1].split("|", 1)[1].split("\n\n", 1)[0].splitlines()
+    return [row.split(" | ")[0] for row in rows if row.startswith("| `")]
+
+
+def names(rows: list[str]) -> list[str]:
+    """The names in code style; `.field` goes on from the name before it."""
+    found: list[str] = []
+    for name in (name for row in rows for name in re.findall(r"`([^`]+)`", row)):
+        found.append(found[-1].rpartition(".")[0] + name if name.startswith(".") else name)
+    return found
+
+
+def test_keys_of_the_model_file() -> None:
+    info = AdaptiveModel.load(embedded.MODEL).info
+    assert set(names(table(MODEL, "| key | meaning |"))) == set(to_metadata(info))
+    assert f"format {FORMAT_VERSION}" in MODEL.splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("key", "kind", "arrays"),
+    [
+        ("preprocessing", Preprocessing, ()),
+        ("layers", Layer, ()),
+        ("recipe", Recipe, ()),
+        ("calibration", Calibration, STATISTICS),
+        ("prime", Prime, ("features", "shifts")),
+    ],
+)
+def test_fields_of_the_model_file(key: str, kind: Any, arrays: tuple[str, ...]) -> None:
+    told = names(table(MODEL, f"\n`zotta.{key}`"))
+    assert told == [name for name in told if name in {field.name for field in fields(kind)}]
+    assert set(told) == {field.name for field in fields(kind)} - set(arrays)
+
+
+def test_fields_of_a_norm() -> None:
+    (row,) = re.findall(r"\| `norms` \| (.*) \|", MODEL)
+    assert names([row]) == [field.name for field in fields(Norm)]
+
+
+def test_header_of_the_state_file(tmp_path: Path) -> None:
+    from safetensors import safe_open
+
+    AdaptiveModel.load(embedded.MODEL).save_state(tmp_path / "digits.state")
+    with safe_open(tmp_path / "digits.state", framework="numpy") as file:
+        assert set(names(table(STATE, "| header | meaning |"))) == set(file.metadata())
+    assert f"format {states.FORMAT_VERSION}" in STATE.splitlines()[0]
+
+
+def adaptable() -> Iterator[str]:
+    """The methods that the embedded model can be adapted with."""
+    for method in METHODS:
+        try:
+            AdaptiveModel.load(embedded.MODEL, method=method)
+        except ZottaError:
+            continue
+        yield method
+
+
+def test_fields_of_every_state() -> None:
+    digits = np.load(embedded.STREAM)["images"][:16]
+    shared = set(names(table(STATE, "| every method | meaning |")))
+    for method in adaptable():
+        model = AdaptiveModel.load(embedded.MODEL, method=method)
+        model.predict(digits)
+        held = {re.sub(r"\[\w+\]", "[{filter}]", name) for name in model.arrays()}
+        heading = f"| {method} | meaning |"
+        own = set(names(table(STATE, heading))) if heading in STATE else set()
+        assert shared | own == held, method
