@@ -21,7 +21,7 @@ from zotta_edge.calibration.statistics import pixel_statistics, source_statistic
 from zotta_edge.corruptions import corrupt_batch
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import Calibration, Floats, ModelInfo, to_metadata
-from zotta_edge.runtime.engine.session import read_info
+from zotta_edge.runtime.engine.model_info import read_info
 from zotta_edge.runtime.io.images import Image
 from zotta_edge.runtime.io.preprocessing import as_batch
 
@@ -132,9 +132,9 @@ def select_layers(
     away = as_batch(drifted, info.preprocessing)
     if choice.rule == "purity":
         home = as_batch(source, info.preprocessing)
-        found = layer_purities(model, info, home, away, seed, threads)
-        chosen = by_purity(found.values, info.layers, choice)
-        return replace(chosen, seconds=found.seconds)
+        purities = layer_purities(model, info, home, away, seed, threads)
+        chosen = by_purity(purities.values, info.layers, choice)
+        return replace(chosen, seconds=purities.seconds)
     measure = gradient_scores if choice.rule == "gradient" else influence_scores
     return by_score(measure(model, info, away, seed, threads), info.layers, choice)
 
