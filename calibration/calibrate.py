@@ -61,7 +61,11 @@ def calibrate(
 ) -> Report:
     """Measure the source domain on the very model that will run; choose the layers to adapt.
 
-    >>> store(calibrate("vit_int8.onnx", "photos/"))
+    >>> from zotta_edge.models import embedded
+    >>> settings = Settings(choice=Choice(layers=(1, 2)))
+    >>> report = calibrate(embedded.MODEL, embedded.digits(32), settings=settings)
+    >>> report.info.chosen  # `store(report)` writes it into the file
+    (1, 2)
     """
     settings = settings or Settings()
     started = time.perf_counter()

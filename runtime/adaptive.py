@@ -76,7 +76,7 @@ class AdaptiveModel:
     >>> from zotta_edge import AdaptiveModel
     >>> from zotta_edge.models import embedded
     >>> model = AdaptiveModel.load(embedded.MODEL)
-    >>> digits = np.load(embedded.STREAM)["images"][:64] // 4 + 128  # in a haze
+    >>> digits = embedded.digits(64) // 4 + 128  # in a haze
     >>> model.events.subscribe(lambda event: print(event.kind))
     >>> result = model.predict(digits)
     changed

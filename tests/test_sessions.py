@@ -21,14 +21,6 @@ def model(tmp_path: Path) -> Path:
     return toy.build(tmp_path / "toy.onnx")
 
 
-def _edited(path: Path, edit: object) -> Path:
-    content = onnx.load(path)
-    edit(content)  # type: ignore[operator]
-    edited = path.with_name("edited.onnx")
-    onnx.save(content, edited)
-    return edited
-
-
 def test_opens_files_and_bytes_alike(model: Path) -> None:
     images = toy.images(3)
     from_file, from_bytes, unoptimized = (
@@ -115,7 +107,7 @@ def test_a_model_from_the_future(model: Path) -> None:
 
     for edit in (raise_opset, raise_ir):
         with pytest.raises(ZottaError, match=f"newer onnxruntime than {ort.__version__}"):
-            read_info(_edited(model, edit))
+            read_info(toy.edited(model, edit))
 
 
 def test_an_error_is_one_line(model: Path) -> None:
@@ -124,7 +116,7 @@ def test_an_error_is_one_line(model: Path) -> None:
         head.dims[:] = [toy.CLASSES, toy.WIDTH]
 
     with pytest.raises(ZottaError, match="cannot be run by onnxruntime") as caught:
-        read_info(_edited(model, break_shapes))
+        read_info(toy.edited(model, break_shapes))
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 500
 

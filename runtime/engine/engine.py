@@ -63,9 +63,12 @@ class ModelFile:
 class Engine:
     """Runs a model file in two halves; safe to call from several threads.
 
-    >>> engine = Engine.open("vit_int8.onnx")
-    >>> stem = engine.stem(images)
-    >>> moved = engine.cone(stem, {"blocks.3.norm1.scale": scale})  # others keep their value
+    >>> from zotta_edge.models import embedded
+    >>> engine = Engine.open(embedded.MODEL)
+    >>> stem = engine.stem(np.zeros((4, 1, 32, 32), np.float32))
+    >>> scale = engine.info.layers[engine.chosen[0]].norms[0].scale
+    >>> engine.cone(stem, {scale: 1.1 * engine.info.affines[scale]}).logits.shape
+    (4, 10)
     """
 
     def __init__(

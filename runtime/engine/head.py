@@ -21,8 +21,11 @@ _ROUNDING = 0.05  # of the logits, relative: more than any 8-bit head shows
 class Head:
     """logits = head(embedding), [batch, D] -> [batch, class].
 
-    >>> head = Head.open(engine)
-    >>> head(outputs.embedding - mean)
+    >>> from zotta_edge.models import embedded
+    >>> engine = Engine.open(embedded.MODEL)
+    >>> outputs = engine.cone(engine.stem(np.zeros((4, 1, 32, 32), np.float32)), {})
+    >>> bool(np.allclose(Head.open(engine)(outputs.embedding), outputs.logits, atol=0.05))
+    True
     """
 
     def __init__(self, graph: TensorSession) -> None:

@@ -18,14 +18,6 @@ def model(tmp_path: Path) -> Path:
     return toy.build(tmp_path / "toy.onnx")
 
 
-def _edited(path: Path, edit: object) -> Path:
-    content = onnx.load(path)
-    edit(content)  # type: ignore[operator]
-    edited = path.with_name("edited.onnx")
-    onnx.save(content, edited)
-    return edited
-
-
 def test_read_info(model: Path) -> None:
     info = read_info(model)
     assert info.chosen == toy.CHOSEN
@@ -89,7 +81,7 @@ def _swap_logits(content: onnx.ModelProto) -> None:
 )
 def test_a_graph_that_is_not_what_the_file_says(model: Path, edit: object, message: str) -> None:
     with pytest.raises(ZottaError, match=f"{message}: export it again"):
-        read_info(_edited(model, edit))
+        read_info(toy.edited(model, edit))
 
 
 def test_a_plain_onnx_file(model: Path) -> None:
@@ -97,4 +89,4 @@ def test_a_plain_onnx_file(model: Path) -> None:
         del content.metadata_props[:]
 
     with pytest.raises(ZottaError, match="zotta-edge export"):
-        read_info(_edited(model, forget))
+        read_info(toy.edited(model, forget))
