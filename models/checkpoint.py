@@ -37,9 +37,9 @@ def load_weights(module: nn.Module, state: State, path: Path) -> None:
             if name in state and state[name].shape != wanted[name].shape
         ],
     }
-    found = [f"{what}: {_listed(names)}" for what, names in problems.items() if names]
-    if found:
-        raise ZottaError(f"{path} does not fit the architecture; {'; '.join(found)}")
+    mismatches = [f"{what}: {_listed(names)}" for what, names in problems.items() if names]
+    if mismatches:
+        raise ZottaError(f"{path} does not fit the architecture; {'; '.join(mismatches)}")
     module.load_state_dict(state, strict=False)
 
 

@@ -62,11 +62,11 @@ def decode(data: bytes, name: str = "the image") -> Image:
     import cv2
     from cv2.utils.logging import LOG_LEVEL_SILENT, setLogLevel
 
-    found = still(data, name)
+    image_file = still(data, name)
     level = setLogLevel(LOG_LEVEL_SILENT)  # the error below says it in one line
     try:
         flags = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
-        image = cv2.imdecode(np.frombuffer(found.data, np.uint8), flags)
+        image = cv2.imdecode(np.frombuffer(image_file.data, np.uint8), flags)
     except cv2.error:
         image = None
     finally:
@@ -74,7 +74,7 @@ def decode(data: bytes, name: str = "the image") -> Image:
     if image is None:
         raise ZottaError(f"{name} is damaged or of an unsupported kind: cannot be decoded")
     rgb: Image = cv2.cvtColor(image, cv2.COLOR_BGR2RGB, dst=image)
-    return _upright(rgb, found.orientation)
+    return _upright(rgb, image_file.orientation)
 
 
 def _upright(image: Image, orientation: int) -> Image:

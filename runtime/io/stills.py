@@ -47,17 +47,17 @@ def still(data: bytes, name: str) -> Still:
     if len(data) > MAX_BYTES:
         raise ZottaError(f"{name} is larger than {MAX_BYTES >> 20} MB: not decoded")
     try:
-        found = _reader(data, name)(data)
+        image = _reader(data, name)(data)
     except _UnfitError as error:
         raise ZottaError(f"{name} cannot be decoded: {error}") from None
     except (struct.error, IndexError):
         raise ZottaError(f"{name} is damaged: its header ends early") from None
-    if not 0 < found.width * found.height <= MAX_PIXELS:
+    if not 0 < image.width * image.height <= MAX_PIXELS:
         raise ZottaError(
-            f"{name} is {found.width} x {found.height} pixels: more than "
+            f"{name} is {image.width} x {image.height} pixels: more than "
             f"{MAX_PIXELS // 10**6} million, or none, not decoded"
         )
-    return found
+    return image
 
 
 def _reader(data: bytes, name: str) -> Callable[[bytes], Still]:
@@ -134,11 +134,11 @@ def _jpeg_segments(data: bytes) -> Iterator[tuple[int, int, int]]:
     """
     at = 2
     for _ in range(_SEGMENTS):
-        found = _MARKER.match(data, at, at + _PADDING)
-        if found is None or found[1] == b"\xd9":
+        match = _MARKER.match(data, at, at + _PADDING)
+        if match is None or match[1] == b"\xd9":
             raise _UnfitError("it ends before its pixels")
-        at = found.end()
-        if (marker := found[1][0]) in _WITHOUT_LENGTH:
+        at = match.end()
+        if (marker := match[1][0]) in _WITHOUT_LENGTH:
             continue
         end = at + max(2, struct.unpack_from(">H", data, at)[0])
         if end > len(data):
@@ -189,9 +189,9 @@ def _bmp(data: bytes) -> Still:
 
 
 def _pnm(data: bytes) -> Still:
-    found = _PNM.match(data[:4096])
-    assert found is not None  # it was looked for
-    return Still(data, int(found[1]), int(found[2]))
+    match = _PNM.match(data[:4096])
+    assert match is not None  # it was looked for
+    return Still(data, int(match[1]), int(match[2]))
 
 
 def _orientation(exif: bytes) -> int:

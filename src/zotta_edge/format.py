@@ -228,7 +228,7 @@ def _check(info: ModelInfo) -> None:
     if p.layout not in get_args(Layout) or p.interpolation not in get_args(Interpolation):
         raise ValueError(f"layout {p.layout}, interpolation {p.interpolation}")
     if len(info.labels) not in (0, info.classes) or not all(
-        type(one) is str for one in info.labels
+        type(label) is str for label in info.labels
     ):
         raise ValueError(f"{len(info.labels)} labels for {info.classes} classes")
     arrays: list[NDArray[Any]] = [np.array([p.mean, p.std]), *info.affines.values()]

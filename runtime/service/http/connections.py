@@ -54,10 +54,10 @@ class Protocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._watch()
-        standing = [one for one in self.connections if not one.transport.is_closing()]
+        standing = [each for each in self.connections if not each.transport.is_closing()]
         if len(standing) > self.most:
-            waiting = [one for one in standing if isinstance(one, Protocol) and one.idle]
-            min(waiting, key=lambda one: one._since).cut()
+            waiting = [each for each in standing if isinstance(each, Protocol) and each.idle]
+            min(waiting, key=lambda each: each._since).cut()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
