@@ -2,7 +2,7 @@
 PYTHON ?= python3
 PIP = -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-WORKERS ?= 2  # processes that run the tests
+WORKERS ?= 2  # processes that run the tests; a file stays with one, and so do its fixtures
 
 .PHONY: run test lint clean
 
@@ -10,7 +10,7 @@ run: .venv-run/ready  ## adapt the embedded model to a corrupted stream (device 
 	.venv-run/bin/zotta-edge adapt
 
 test: .venv-test/ready lint  ## linters, types and every test
-	.venv-test/bin/pytest -n $(WORKERS)
+	.venv-test/bin/pytest -n $(WORKERS) --dist loadfile
 
 lint: .venv-test/ready
 	.venv-test/bin/ruff check .

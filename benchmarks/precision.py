@@ -17,10 +17,11 @@ import numpy as np
 
 from zotta_edge.export.quantize.target import describe_machine
 from zotta_edge.format import IMAGE, LOGITS, Floats
-from zotta_edge.runtime.engine.session import open_session, session_info
+from zotta_edge.runtime.engine.model_info import session_info
 from zotta_edge.runtime.io.classes import Classes
 from zotta_edge.runtime.io.preprocessing import prepare
 from zotta_edge.runtime.io.sources import batches, open_source
+from zotta_edge.sessions import open_session
 
 BATCHES = (1, 16, 64)
 

@@ -26,7 +26,7 @@ from zotta_edge.calibration.samples import read_samples
 from zotta_edge.calibration.selection import Choice
 from zotta_edge.export.pipeline import ExportOptions, export_model
 from zotta_edge.format import Floats, Precision
-from zotta_edge.runtime.engine.session import read_info
+from zotta_edge.runtime.engine.model_info import read_info
 from zotta_edge.runtime.memory import with_peak
 
 SEEDS = range(5)

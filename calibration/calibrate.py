@@ -21,7 +21,7 @@ from zotta_edge.calibration.statistics import pixel_statistics, source_statistic
 from zotta_edge.corruptions import corrupt_batch
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import Calibration, Floats, ModelInfo, to_metadata
-from zotta_edge.runtime.engine.session import read_info
+from zotta_edge.runtime.engine.model_info import read_info
 from zotta_edge.runtime.io.images import Image
 from zotta_edge.runtime.io.preprocessing import as_batch
 
@@ -61,7 +61,11 @@ def calibrate(
 ) -> Report:
     """Measure the source domain on the very model that will run; choose the layers to adapt.
 
-    >>> store(calibrate("vit_int8.onnx", "photos/"))
+    >>> from zotta_edge.models import embedded
+    >>> settings = Settings(choice=Choice(layers=(1, 2)))
+    >>> report = calibrate(embedded.MODEL, embedded.digits(32), settings=settings)
+    >>> report.info.chosen  # `store(report)` writes it into the file
+    (1, 2)
     """
     settings = settings or Settings()
     started = time.perf_counter()
@@ -132,9 +136,9 @@ def select_layers(
     away = as_batch(drifted, info.preprocessing)
     if choice.rule == "purity":
         home = as_batch(source, info.preprocessing)
-        found = layer_purities(model, info, home, away, seed, threads)
-        chosen = by_purity(found.values, info.layers, choice)
-        return replace(chosen, seconds=found.seconds)
+        purities = layer_purities(model, info, home, away, seed, threads)
+        chosen = by_purity(purities.values, info.layers, choice)
+        return replace(chosen, seconds=purities.seconds)
     measure = gradient_scores if choice.rule == "gradient" else influence_scores
     return by_score(measure(model, info, away, seed, threads), info.layers, choice)
 

@@ -1,9 +1,9 @@
 """The un-pooled features of every layer, one layer at a time.
 
 ONNX Runtime executes the whole graph whatever outputs are asked for, and all tokens of all layers
-would fill the memory of a small device. So the graph is cut between the layers: each piece takes
-the batches that left the piece before it and replaces them. All the pieces together cost one
-forward pass, and only one layer's features are ever held.
+would fill the memory of a small device. So the graph is cut between the layers: each subgraph takes
+the batches that left the one before it and replaces them. All of them together cost one forward
+pass, and only one layer's features are ever held.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ import numpy as np
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import IMAGE, Floats, Kind, ModelInfo
-from zotta_edge.runtime.engine.session import open_session
+from zotta_edge.sessions import open_session
 from zotta_edge.tensor_layouts import LAYOUTS
 
 if TYPE_CHECKING:
@@ -37,14 +37,14 @@ def by_layer(
     The list is reused for the next layer, so what is wanted from it must be taken at once. Under
     dynamic quantization the samples of a batch share their activation ranges.
     """
-    import onnx
+    from zotta_edge.graph.subgraph import parse
 
-    model = onnx.load(path, load_external_data=False)
+    model = parse(Path(path).read_bytes(), str(path))
     entry, current = IMAGE, list(batches)
     for layer in info.layers:
-        piece = _between(model, entry, layer.tensor)
-        session = open_session(piece.SerializeToString(), threads=threads)
-        inputs = [value.name for value in piece.graph.input]
+        subgraph = _between(model, entry, layer.tensor)
+        session = open_session(subgraph.SerializeToString(), threads=threads)
+        inputs = [value.name for value in subgraph.graph.input]
         for index, images in enumerate(batches):
             feed = {IMAGE: images, entry: current[index]}
             (current[index],) = session.run(None, {name: feed[name] for name in inputs})
@@ -81,29 +81,17 @@ def _spread(size: int) -> list[int]:
 
 def _between(model: "ModelProto", entry: str, tensor: str) -> "ModelProto":
     """The nodes from `entry` to `tensor`; `image` is an input too where it is still needed."""
-    import onnx.utils
+    from onnx import TensorProto, helper
 
-    _declare(model, (entry, tensor))
-    try:
-        piece = onnx.utils.Extractor(model).extract_model(list({IMAGE, entry}), [tensor])
-    except ValueError as error:
-        raise ZottaError(f"cannot cut the graph at {tensor} ({error}): export it again") from error
-    used = {name for node in piece.graph.node for name in node.input}
-    inputs = [value for value in piece.graph.input if value.name in used]
-    if tensor not in {name for node in piece.graph.node for name in node.output} or not inputs:
+    from zotta_edge.graph.nodes import made, read_by
+    from zotta_edge.graph.subgraph import build, live
+
+    nodes = live(model.graph.node, [tensor], {IMAGE, entry})
+    inputs = sorted({IMAGE, entry} & read_by(nodes))
+    if tensor not in made(nodes) or not inputs:
         raise ZottaError(f"the graph has no tensor {tensor}: export it again")
-    del piece.graph.input[:]
-    piece.graph.input.extend(inputs)
-    return piece
-
-
-def _declare(model: "ModelProto", tensors: Sequence[str]) -> None:
-    """Give tensors inside the graph a type: only what has one can become an input or output."""
-    import onnx
-
-    graph = model.graph
-    known = {value.name for value in (*graph.input, *graph.output, *graph.value_info)}
-    for name in dict.fromkeys(tensors):
-        if name not in known:
-            value = onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)
-            graph.value_info.append(value)
+    declared = {
+        name: helper.make_tensor_value_info(name, TensorProto.FLOAT, None)
+        for name in {entry, tensor} - {IMAGE}
+    }
+    return build(model, nodes, inputs, [tensor], declared)

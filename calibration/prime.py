@@ -19,7 +19,7 @@ from zotta_edge.format import Floats, ModelInfo, Prime
 from zotta_edge.progress import Progress
 from zotta_edge.runtime.engine.engine import Engine
 from zotta_edge.runtime.engine.head import Head
-from zotta_edge.runtime.engine.session import read_info
+from zotta_edge.runtime.engine.model_info import read_info
 from zotta_edge.runtime.io.preprocessing import mirrored
 
 PERTURBATION = 0.03  # c: below 0.02 an INT8 model's rounding shows, at 0.04 fp32 is still linear

@@ -10,11 +10,11 @@ from zotta_edge.errors import ZottaError
 from zotta_edge.format import EMBEDDING, IMAGE, LOGITS, Floats, ModelInfo
 from zotta_edge.progress import tracked
 from zotta_edge.runtime.engine.engine import Outputs
-from zotta_edge.runtime.engine.session import open_session
 from zotta_edge.runtime.methods.zotta import ZottaSettings
 from zotta_edge.runtime.watch.statistics import Queue, Source
 from zotta_edge.runtime.zeroth.objective import EntropyAndAlignment
 from zotta_edge.runtime.zeroth.parameters import Parameters
+from zotta_edge.sessions import open_session
 
 PERTURBATION = 0.05  # c: well above INT8's rounding noise
 DIRECTIONS = 6  # two-sided, a layer

@@ -9,9 +9,9 @@ from zotta_edge.calibration.features import in_batches
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import EMBEDDING, IMAGE, Floats, ModelInfo
 from zotta_edge.progress import tracked
-from zotta_edge.runtime.engine.session import open_session
 from zotta_edge.runtime.io.images import Image
 from zotta_edge.runtime.watch.statistics import moments
+from zotta_edge.sessions import open_session
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ def source_statistics(
     names = [*(layer.feature for layer in info.layers), EMBEDDING]
     batches = tracked(in_batches(images), "measuring statistics")
     rows = [session.run(names, {IMAGE: batch}) for batch in batches]  # [batch][layer]
-    found = [moments(np.concatenate(pooled)) for pooled in zip(*rows, strict=True)]
-    if not all(np.isfinite(values).all() for pair in found for values in pair):
+    pairs = [moments(np.concatenate(pooled)) for pooled in zip(*rows, strict=True)]
+    if not all(np.isfinite(values).all() for pair in pairs for values in pair):
         raise ZottaError(f"{path} gives features that are not finite: export it again")
-    *mean, embedding_mean = (mean.astype(np.float32) for mean, _ in found)
-    *std, embedding_std = (std.astype(np.float32) for _, std in found)
+    *mean, embedding_mean = (mean.astype(np.float32) for mean, _ in pairs)
+    *std, embedding_std = (std.astype(np.float32) for _, std in pairs)
     return Statistics(tuple(mean), tuple(std), embedding_mean, embedding_std)
 
 

@@ -1,19 +1,16 @@
-"""The self-check: nothing is put in place that was not seen to work.
+"""The self-check: no file is written before it has worked on the exporting machine.
 
-Run on the machine that exports: on a device of another kind the same integers may saturate (see
-`export/quantize/target.py`).
+Another CPU may saturate where this one does not: `--target` says which one will run the model.
 """
 
 from collections.abc import Iterator, Mapping
 
 import numpy as np
-import onnx
 import onnxruntime as ort
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import IMAGE, LOGITS, Floats, ModelInfo, Preprocessing
 from zotta_edge.progress import tracked
-from zotta_edge.runtime.engine.session import open_session
 from zotta_edge.runtime.watch.statistics import log_softmax
 
 SOURCE_TOLERANCE = 1e-4  # largest logit difference of the adaptable fp32 graph from its source
@@ -24,7 +21,7 @@ _SAMPLES = 8
 
 
 def check_images(preprocessing: Preprocessing, images: Floats | None, seed: int = 0) -> Floats:
-    """A few inputs for the checks: the user's own images, or made-up ones where there are none.
+    """A few inputs for the checks: the user's images, or synthetic ones if there are none.
 
     White noise would give near-flat logits, in which rounding decides the class. Noise summed over
     scales has edges and areas, as photographs have.
@@ -42,37 +39,38 @@ def check_images(preprocessing: Preprocessing, images: Floats | None, seed: int 
 
 
 def check_adaptable(
-    source: onnx.ModelProto, adaptable: onnx.ModelProto, info: ModelInfo, images: Floats
+    source: ort.InferenceSession, adaptable: ort.InferenceSession, info: ModelInfo, images: Floats
 ) -> dict[str, float]:
-    """The adaptable fp32 graph equals its source, and each of its affines is alive, per sample."""
-    original, session = _open(source), _open(adaptable)
-    expected = _run_any(original, images)
-    difference = float(np.abs(_like(expected, _logits(session, images)) - expected).max())
+    """The adaptable fp32 graph equals its source, and each affine has an effect, per sample."""
+    expected = _run_any(source, images)
+    difference = float(np.abs(_like(expected, _logits(adaptable, images)) - expected).max())
     if not difference <= SOURCE_TOLERANCE * max(1.0, float(np.abs(expected).max()) / 10):
         raise ZottaError(
             f"self-check failed: the adaptable graph differs from its source by {difference:.2g} "
             f"(at most {SOURCE_TOLERANCE:g}): nothing was written; please report this model"
         )
-    _check_every_affine(session, info, images[:1])
+    _check_every_affine(adaptable, info, images[:1])
     return {
         "source_difference": difference,
-        "per_sample_difference": _per_sample_difference(session, info, images),
+        "per_sample_difference": _per_sample_difference(adaptable, info, images),
     }
 
 
 def check_quantized(
-    adaptable: onnx.ModelProto, quantized: onnx.ModelProto, info: ModelInfo, images: Floats
+    adaptable: ort.InferenceSession,
+    quantized: ort.InferenceSession,
+    info: ModelInfo,
+    images: Floats,
 ) -> dict[str, float]:
     """Quantized logits follow fp32's, at the source affines and at perturbed ones."""
-    reference, session = _open(adaptable), _open(quantized)
     moved = perturbed(info.affines, PERTURBATION, np.random.default_rng(0))
     checks = {}
     for suffix, affines, least in (
         ("", {}, MIN_COSINE),
         ("_perturbed", moved, MIN_COSINE_PERTURBED),
     ):
-        expected = _logits(reference, images, affines)
-        got = _logits(session, images, affines)
+        expected = _logits(adaptable, images, affines)
+        got = _logits(quantized, images, affines)
         cosine = _cosine(expected, got)
         if not cosine >= least:
             raise ZottaError(
@@ -101,7 +99,7 @@ def perturbed(
 
 
 def _check_every_affine(session: ort.InferenceSession, info: ModelInfo, image: Floats) -> None:
-    """Sample j of a batch carries a step on affine j alone, so a pass tests many of them."""
+    """Sample j of a batch carries a step on affine j alone, so that one pass tests many."""
     names = list(info.affines)
     moved = perturbed(info.affines, PERTURBATION, np.random.default_rng(1))
     dead: list[str] = []
@@ -138,10 +136,6 @@ def _per_sample_difference(session: ort.InferenceSession, info: ModelInfo, image
             "nothing was written; please report this model"
         )
     return difference
-
-
-def _open(model: onnx.ModelProto) -> ort.InferenceSession:
-    return open_session(model.SerializeToString())
 
 
 def _logits(

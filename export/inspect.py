@@ -1,4 +1,4 @@
-"""What a model file is made of, for people and as JSON; for any ONNX file, whether it can adapt."""
+"""The contents of a model file as text and JSON; of other ONNX files, whether they can adapt."""
 
 from pathlib import Path
 from typing import Any
@@ -7,8 +7,10 @@ import onnx
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.export.norms.expose import expose_norms
+from zotta_edge.export.sources.classifier import as_classifier
 from zotta_edge.export.sources.source import read_onnx
 from zotta_edge.format import ModelInfo, from_metadata
+from zotta_edge.graph.nodes import opset
 
 _CHECKS = {
     "source_difference": "largest logit difference of the adaptable fp32 graph from its source",
@@ -21,10 +23,17 @@ _CHECKS = {
 
 
 def describe(path: Path) -> dict[str, Any]:
-    """Everything `zotta-edge inspect --json` says; never fails on a readable ONNX file."""
+    """Everything `zotta-edge inspect --json` says; never fails on a readable ONNX file.
+
+    >>> from importlib.resources import files
+    >>> path = Path(str(files("zotta_edge.models.embedded") / "digits_vit_int8.onnx"))
+    >>> described = describe(path)
+    >>> described["exported"], described["precision"], described["classes"]
+    (True, 'int8', 10)
+    """
     model = read_onnx(path)
     metadata = {entry.key: entry.value for entry in model.metadata_props}
-    common = {"file": str(path), "bytes": path.stat().st_size, "opset": _opset(model)}
+    common = {"file": str(path), "bytes": path.stat().st_size, "opset": opset(model)}
     if "zotta.format" in metadata:
         return common | {"exported": True} | _describe_info(from_metadata(metadata, path))
     return common | {"exported": False} | _explain(model, path)
@@ -90,7 +99,7 @@ def for_people(path: Path) -> str:
         info = from_metadata(metadata, path)
         return "\n".join((summary(path, info), checks_table(info), layers_table(info)))
     explained = _explain(model, path)
-    head = f"{path}: plain ONNX file, opset {_opset(model)}, {path.stat().st_size / 1e6:.2f} MB"
+    head = f"{path}: plain ONNX file, opset {opset(model)}, {path.stat().st_size / 1e6:.2f} MB"
     return f"{head}\n{'can' if explained['adaptable'] else 'cannot'} be adapted: " + str(
         explained["reason"]
     )
@@ -125,7 +134,7 @@ def _describe_info(info: ModelInfo) -> dict[str, Any]:
 
 def _explain(model: onnx.ModelProto, path: Path) -> dict[str, Any]:
     try:
-        norms = expose_norms(model)
+        norms = expose_norms(as_classifier(model))
     except ZottaError as error:
         return {"adaptable": False, "norms": 0, "reason": str(error)}
     return {
@@ -134,10 +143,6 @@ def _explain(model: onnx.ModelProto, path: Path) -> dict[str, Any]:
         "reason": f"{len(norms)} norms found; make an adaptable file with "
         f"`zotta-edge export {path} -o adaptable.onnx`",
     }
-
-
-def _opset(model: onnx.ModelProto) -> int:
-    return next((int(o.version) for o in model.opset_import if o.domain in ("", "ai.onnx")), 0)
 
 
 def _numbers(values: tuple[float, ...]) -> str:

@@ -31,6 +31,7 @@ from zotta_edge.format import (
 )
 from zotta_edge.runtime.io.preprocessing import fit, prepare
 from zotta_edge.runtime.io.sources import open_source
+from zotta_edge.sessions import open_session
 
 Say = Callable[[str], None]
 _IMAGES = 64  # of --data that a recipe and the checks may look at
@@ -41,7 +42,29 @@ _IMAGENET = Preprocessing(
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """What the flags of `zotta-edge export` say; None means: take it from the source."""
+    """What the flags of `zotta-edge export` say.
+
+    Parameters
+    ----------
+    precision
+        "int8", "fp8" or "fp32".
+    target
+        CPU that will run the model: "avx2", "vnni", "arm64", or "auto" for this one.
+    weights
+        Checkpoint for a source that is an architecture or a function.
+    random_weights
+        Seeded weights instead.
+    data
+        Images for the checks, and for recipes that look at activations.
+    labels
+        Names of the classes in order; empty if they have none.
+    layers
+        Regular expression that groups norms into layers by their names.
+    size
+        Height and width of the input, where the source leaves them open.
+    resize, interpolation, mean, std
+        How images are prepared; None: as the source says.
+    """
 
     precision: Precision = "int8"
     target: str = "auto"
@@ -63,18 +86,45 @@ def export_model(
     options: ExportOptions | None = None,
     say: Say = lambda message: None,
 ) -> ModelInfo:
-    """Export `source` to `output`; nothing is written unless every check passes."""
+    """Export a classifier into one adaptable file.
+
+    Parameters
+    ----------
+    source
+        An .onnx file, the name of an architecture, `package.module:factory` or `timm:NAME`.
+    output
+        File to write; it is replaced only after every check has passed.
+    options
+        Precision, target CPU, preprocessing and the like.
+    say
+        Told what is being done, and warnings.
+
+    Returns
+    -------
+    ModelInfo
+        What the file says about itself.
+
+    Raises
+    ------
+    ZottaError
+        If the source is no fp32 classifier with norms, or a check fails.
+
+    >>> options = ExportOptions(random_weights=True)
+    >>> info = export_model("digits_resnet_gn", "digits.onnx", options)
+    >>> info.classes, info.recipe.precision, info.checks["cosine"] > 0.98
+    (10, 'int8', True)
+    """
     options = options or ExportOptions()
     output = Path(output)
     check_writable(output)
-    with _blaming(source):
+    with _one_line_errors(source):
         model, info = _build(source, options, say)
     write_model(model, info, output)
     return info
 
 
 def _build(source: str, options: ExportOptions, say: Say) -> tuple[onnx.ModelProto, ModelInfo]:
-    """The checked model and all that its file will say about it."""
+    """The checked model and its description."""
     say(f"reading {source}")
     loaded = load_source(
         source,
@@ -82,12 +132,10 @@ def _build(source: str, options: ExportOptions, say: Say) -> tuple[onnx.ModelPro
         random_weights=options.random_weights,
         size=options.size,
     )
-    original = onnx.ModelProto()
-    original.CopyFrom(loaded.model)
-    adaptable = loaded.model
+    original, adaptable = loaded.model.SerializeToString(), loaded.model
     say("exposing the norms")
     classifier = as_classifier(adaptable, options.size)
-    layers = add_features(adaptable, expose_norms(adaptable, classifier, say), options.layers)
+    layers = add_features(classifier, expose_norms(classifier, say), options.layers)
     info = ModelInfo(
         preprocessing=_preprocessing(options, loaded.preprocessing, classifier, say),
         layers=layers,
@@ -99,29 +147,31 @@ def _build(source: str, options: ExportOptions, say: Say) -> tuple[onnx.ModelPro
     images = _images(options.data, info.preprocessing)
     inputs = check_images(info.preprocessing, images)
     say("checking the adaptable graph against its source")
-    checks = check_adaptable(original, adaptable, info, inputs)
+    session = open_session(adaptable.SerializeToString())
+    checks = check_adaptable(open_session(original), session, info, inputs)
     if options.precision == "fp32":
         return adaptable, replace(info, checks=checks)
     say(f"quantizing to {options.precision}")
-    model, scheme = _quantize(adaptable, options.precision, info.recipe.target, images)
+    model, scheme = _quantize(classifier, options.precision, info.recipe.target, images)
     recipe = replace(info.recipe, precision=options.precision, scheme=scheme)
     info = replace(info, recipe=recipe)
     say("checking the quantized graph against fp32")
-    checks |= check_quantized(adaptable, model, info, inputs)
+    checks |= check_quantized(session, open_session(model.SerializeToString()), info, inputs)
     return model, replace(info, checks=checks)
 
 
 def _quantize(
-    model: onnx.ModelProto, precision: Precision, target: str, images: Floats | None
+    classifier: Classifier, precision: Precision, target: str, images: Floats | None
 ) -> tuple[onnx.ModelProto, str]:
+    model = classifier.graph.model
     if precision == "int8":
-        return quantize_int8(model, resolve_target(target))
+        return quantize_int8(model, resolve_target(target), classifier.shapes)
     return quantize_fp8(model, images)
 
 
 @contextmanager
-def _blaming(source: str) -> Iterator[None]:
-    """A foreign graph can be wrong in more ways than anyone can name; it is never a traceback."""
+def _one_line_errors(source: str) -> Iterator[None]:
+    """Turn any unforeseen failure on a foreign graph into a one-line error."""
     try:
         yield
     except (ZottaError, MemoryError, OSError):
@@ -146,7 +196,7 @@ def _affines(model: onnx.ModelProto, layers: tuple[Layer, ...]) -> dict[str, Flo
 
 
 def write_model(model: onnx.ModelProto, info: ModelInfo, output: Path) -> None:
-    """Put `model` in place, with all that `info` says in its metadata."""
+    """Write `model` with `info` as its metadata."""
     onnx.helper.set_model_props(model, to_metadata(info))
     model.producer_name = "zotta-edge"
     content = model.SerializeToString()
@@ -157,7 +207,7 @@ def write_model(model: onnx.ModelProto, info: ModelInfo, output: Path) -> None:
 def _preprocessing(
     options: ExportOptions, known: Preprocessing | None, classifier: Classifier, say: Say
 ) -> Preprocessing:
-    """The flags, else what the source knows, else ImageNet's, and then not silently."""
+    """From the flags, else from the source, else ImageNet's with a warning."""
     height, width = classifier.height, classifier.width
     base = known or replace(_IMAGENET, resize=round(min(height, width) * 256 / 224))
     if options.mean and options.std:

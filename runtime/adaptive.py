@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from zotta_edge.errors import NotFiniteError, ZottaError
 from zotta_edge.format import Floats, ModelInfo
 from zotta_edge.runtime.engine.engine import Engine
-from zotta_edge.runtime.engine.session import read_info
+from zotta_edge.runtime.engine.model_info import read_info
 from zotta_edge.runtime.events import Discarded, Events, Unlearned
 from zotta_edge.runtime.io.preprocessing import as_batch
 from zotta_edge.runtime.methods.contract import Answer
@@ -76,7 +76,7 @@ class AdaptiveModel:
     >>> from zotta_edge import AdaptiveModel
     >>> from zotta_edge.models import embedded
     >>> model = AdaptiveModel.load(embedded.MODEL)
-    >>> digits = np.load(embedded.STREAM)["images"][:64] // 4 + 128  # in a haze
+    >>> digits = embedded.digits(64) // 4 + 128  # in a haze
     >>> model.events.subscribe(lambda event: print(event.kind))
     >>> result = model.predict(digits)
     changed

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -33,6 +34,20 @@ def published_data() -> Path:
     if not SHARED.is_dir():
         pytest.skip("needs the published weights and images beside the checkout")
     return SHARED
+
+
+@pytest.fixture
+def sessions(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Every session that is opened."""
+    opened: list[object] = []
+    start = ort.InferenceSession.__init__
+
+    def counted(self: object, *arguments: object, **options: object) -> None:
+        opened.append(self)
+        start(self, *arguments, **options)
+
+    monkeypatch.setattr(ort.InferenceSession, "__init__", counted)
+    return opened
 
 
 @pytest.fixture(scope="session")

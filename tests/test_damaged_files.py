@@ -17,8 +17,8 @@ from zotta_edge import AdaptiveModel, ZottaError
 from zotta_edge.__main__ import main
 from zotta_edge.files import replacing
 from zotta_edge.models import embedded
-from zotta_edge.runtime.engine.session import has_external_data, open_session
 from zotta_edge.runtime.io.arrays import load_images
+from zotta_edge.sessions import has_external_data, open_session
 
 
 def write_image(path: bytes | Path) -> None:

@@ -14,7 +14,7 @@ from zotta_edge.__main__ import main
 from zotta_edge.bench.data.datasets import open_dataset
 from zotta_edge.bench.run.conditions import Model, Request, grid
 from zotta_edge.models import embedded
-from zotta_edge.runtime.engine.session import read_info
+from zotta_edge.runtime.engine.model_info import read_info
 from zotta_edge.runtime.io.classes import Classes
 from zotta_edge.runtime.io.preprocessing import fit
 

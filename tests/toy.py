@@ -1,5 +1,6 @@
 """A real adaptable model file that is small enough to adapt in milliseconds."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -61,6 +62,15 @@ def build(path: Path, chosen: tuple[int, ...] = CHOSEN, calibrated: bool = True)
     if calibrated:
         _write(model, info.with_calibration(_calibrate(path, chosen)), path)
     return path
+
+
+def edited(path: Path, edit: Callable[[onnx.ModelProto], object]) -> Path:
+    """A copy of the file beside it, changed by `edit`."""
+    model = onnx.load(path)
+    edit(model)
+    copy = path.with_name("edited.onnx")
+    onnx.save(model, copy)
+    return copy
 
 
 class _Graph:

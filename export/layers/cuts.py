@@ -5,10 +5,11 @@ from collections.abc import Sequence
 
 from onnx import NodeProto
 
-from zotta_edge.export.graph import Graph, attribute
-from zotta_edge.export.norms.expose import FoundNorm
-from zotta_edge.export.shapes import BATCH, Shape, Shapes
+from zotta_edge.export.norms.expose import ExposedNorm
 from zotta_edge.format import IMAGE, LOGITS, Kind
+from zotta_edge.graph.index import Graph
+from zotta_edge.graph.nodes import attribute
+from zotta_edge.graph.shapes import BATCH, Shape, Shapes
 
 HEAVY = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", "Attention", "MultiHeadAttention")
 _CHANNEL_FIRST = (
@@ -21,32 +22,25 @@ _CHANNEL_LAST = ("MatMul", "LayerNormalization", "RMSNormalization")
 class Cuts:
     """The cuts of a graph, and what lies between them; places count nodes in their order."""
 
-    def __init__(self, graph: Graph, shapes: Shapes, norms: Sequence[FoundNorm]) -> None:
+    def __init__(self, graph: Graph, shapes: Shapes, norms: Sequence[ExposedNorm]) -> None:
         self.graph, self.shapes = graph, shapes
         self.dependent = graph.image_dependent(IMAGE)
         self.place = {name: place for place, node in enumerate(graph.nodes) for name in node.output}
-        self._norm_kinds = {found.output: found.norm.kind for found in norms}
-        bodies = {found.output: self._body(found) for found in norms}
+        self._norm_kinds = {exposed.output: exposed.norm.kind for exposed in norms}
+        bodies = {exposed.output: self._body(exposed) for exposed in norms}
         self.entry = {output: min(body) for output, body in bodies.items()}
         heavy = [place for place, node in enumerate(graph.nodes) if node.op_type in HEAVY]
         self.busy = sorted({*heavy, *(place for body in bodies.values() for place in body)})
         self.names = [name for name in self._cuts() if self.usable(name)]
 
-    def _body(self, found: FoundNorm) -> set[int]:
+    def _body(self, norm: ExposedNorm) -> set[int]:
         """Places of the nodes between a norm's input and its output."""
-        body: set[int] = set()
-        stack = [found.output]
-        while stack:
-            name = stack.pop()
-            node = self.graph.producers.get(name)
-            if name != found.input and name in self.dependent and node is not None:
-                body.add(self.place[name])
-                stack.extend(node.input)
-        return body
+        inside = self.graph.reaching([norm.output], self.dependent - {norm.input})
+        return {self.place[name] for name in inside if name in self.place}
 
     def _cuts(self) -> list[str]:
-        """A tensor is a cut if, when it appears, no other tensor of the way is still needed."""
-        way = self._way()
+        """A tensor is a cut if, when it appears, no other tensor on the way is still needed."""
+        way = self.graph.reaching([LOGITS], self.dependent)  # carry the image to the logits
         uses = Counter(
             name
             for node in self.graph.nodes
@@ -66,39 +60,27 @@ class Cuts:
                 cuts.append(outputs[0])
         return cuts
 
-    def _way(self) -> set[str]:
-        """Tensors that carry the image's content to the logits."""
-        way: set[str] = set()
-        stack = [LOGITS]
-        while stack:
-            name = stack.pop()
-            if name in self.dependent and name not in way:
-                way.add(name)
-                node = self.graph.producers.get(name)
-                stack.extend(node.input if node is not None else ())
-        return way
-
     def between(self, start: int, end: float) -> list[str]:
         """Cuts that appear at `start` or later, and before `end`."""
         return [name for name in self.names if start <= self.place[name] < end]
 
-    def works(self, start: int, end: float) -> int:
-        """Number of weighty or normalizing nodes after `start` and before `end`."""
+    def count_heavy(self, start: int, end: float) -> int:
+        """Number of expensive or normalizing nodes after `start` and before `end`."""
         return sum(start < place < end for place in self.busy)
 
-    def counts(self, op: str, start: int, end: float) -> int:
+    def count(self, op: str, start: int, end: float) -> int:
         """Number of nodes of one type from `start` on, and before `end`."""
         nodes = self.graph.nodes
         return sum(nodes[place].op_type == op for place in range(start, int(min(end, len(nodes)))))
 
     def output_after(self, start: int, end: float) -> str | None:
-        """The first cut from `start` to `end`, or what activations alone make of it."""
+        """The first cut from `start` to `end`, after any activations that follow it."""
         names = self.between(start, end)
         if not names:
             return None
         last = names[0]
         for name in names[1:]:
-            quiet = self.works(self.place[last], self.place[name] + 1) == 0
+            quiet = self.count_heavy(self.place[last], self.place[name] + 1) == 0
             if not quiet or self.shapes[name] != self.shapes[names[0]]:
                 break
             last = name

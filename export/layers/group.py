@@ -10,15 +10,16 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 import numpy as np
-import onnx
 from onnx import TensorProto, helper
 
 from zotta_edge.errors import ZottaError
-from zotta_edge.export.graph import Graph, free_name
 from zotta_edge.export.layers.cuts import Cuts
-from zotta_edge.export.norms.expose import FoundNorm
-from zotta_edge.export.shapes import Shape, measure_shapes
-from zotta_edge.format import EMBEDDING, IMAGE, LOGITS, Kind, Layer
+from zotta_edge.export.norms.expose import ExposedNorm
+from zotta_edge.export.sources.classifier import Classifier
+from zotta_edge.format import EMBEDDING, LOGITS, Kind, Layer
+from zotta_edge.graph.index import Graph
+from zotta_edge.graph.nodes import free_name
+from zotta_edge.graph.shapes import Shape
 from zotta_edge.tensor_layouts import LAYOUTS
 
 # Containers whose index counts blocks or stages: blocks.3, encoder.layer.3, encoder_layer_3, h.3,
@@ -31,29 +32,39 @@ _BLOCK = re.compile(
 _HEAD_ENDS = ("Gemm", "MatMul", "Conv")
 
 
-_Norms = tuple[FoundNorm, ...]
+_Norms = tuple[ExposedNorm, ...]
 
 
 @dataclass(frozen=True)
 class _Group:
-    """Norms that are to be one layer."""
+    """Norms that form one layer."""
 
     name: str
     norms: _Norms
 
 
 def add_features(
-    model: onnx.ModelProto, norms: _Norms, pattern: str | None = None
+    classifier: Classifier, norms: _Norms, pattern: str | None = None
 ) -> tuple[Layer, ...]:
-    """Add an output `feature.<i>` for each layer, and `embedding`, to `model` in place.
+    """Add an output `feature.<i>` for each layer, and `embedding`, to the graph.
 
-    `pattern` finds a norm's layer in its name: the first group of that regular expression, or all
-    that it matches.
+    Parameters
+    ----------
+    classifier
+        Changed in place.
+    norms
+        As `expose_norms` returns them.
+    pattern
+        A regular expression that finds a norm's layer in its name: the first group, or all that it
+        matches. None: by the usual names of blocks and stages, else by the structure of the graph.
+
+    Returns
+    -------
+    tuple of Layer
+        In the order of the graph.
     """
-    graph = Graph(model)
-    dims = model.graph.input[0].type.tensor_type.shape.dim
-    shapes = measure_shapes(model, IMAGE, tuple(dim.dim_value for dim in dims[1:]))
-    cuts = Cuts(graph, shapes, norms)
+    graph = classifier.graph
+    cuts = Cuts(graph, classifier.shapes, norms)
     if pattern is not None:
         groups = _by_pattern(norms, pattern)
     else:
@@ -74,7 +85,7 @@ def _by_pattern(norms: _Norms, pattern: str) -> list[_Group]:
         compiled = re.compile(pattern)
     except re.error as error:
         raise ZottaError(f"--layers {pattern!r} is not a regular expression: {error}") from error
-    if not any(compiled.search(found.norm.name) for found in norms):
+    if not any(compiled.search(exposed.norm.name) for exposed in norms):
         raise ZottaError(
             f"--layers {pattern!r} matches none of the {len(norms)} norms, with names such as "
             f"{norms[0].norm.name} and {norms[-1].norm.name}"
@@ -84,19 +95,19 @@ def _by_pattern(norms: _Norms, pattern: str) -> list[_Group]:
 
 def _by_name(norms: _Norms, pattern: re.Pattern[str], at_least: int = 2) -> list[_Group]:
     """One group a key; `stem` for what precedes them, and one for each norm after the last."""
-    keys = [_key(pattern, found.norm.name) for found in norms]
+    keys = [_key(pattern, exposed.norm.name) for exposed in norms]
     known = [index for index, key in enumerate(keys) if key]
     if len({keys[index] for index in known}) < at_least:
         return []
-    members: dict[str, list[FoundNorm]] = {}
-    for index, found in enumerate(norms):
+    members: dict[str, list[ExposedNorm]] = {}
+    for index, exposed in enumerate(norms):
         if index < known[0]:
             key = "stem"
         elif index > known[-1]:
-            key = found.norm.name
+            key = exposed.norm.name
         else:  # a norm between two blocks, as in a transition, opens the next one
             key = next(keys[later] for later in known if later >= index)
-        members.setdefault(key, []).append(found)
+        members.setdefault(key, []).append(exposed)
     return [_Group(key, tuple(group)) for key, group in members.items()]
 
 
@@ -108,19 +119,19 @@ def _key(pattern: re.Pattern[str], name: str) -> str:
 
 
 def _by_structure(norms: _Norms, cuts: Cuts) -> list[_Group]:
-    """Norms between two cuts belong together; halves of blocks, and blocks of a stage, join."""
+    """Norms between two cuts form a part; halves of blocks, and blocks of a stage, are joined."""
     parts = _between_cuts(norms, cuts)
     final = parts[-1] if len(parts) > 1 and _is_final(parts[-2], parts[-1], cuts) else ()
     body = parts[:-1] if final else parts
     attention = [
-        cuts.counts("Softmax", cuts.entry[part[0].output], _start(parts[index + 1 :], cuts)) > 0
+        cuts.count("Softmax", cuts.entry[part[0].output], _start(parts[index + 1 :], cuts)) > 0
         for index, part in enumerate(body)
     ]
     joined = _join_halves(body, attention) if any(attention) else _join_stages(body, cuts)
     groups: list[_Group] = []
     for index, part in enumerate([*joined, *([final] if final else [])]):
-        path = _common_path([found.norm.name for found in part])
-        inside = sum(f"{found.norm.name}.".startswith(f"{path}.") for found in norms)
+        path = _common_path([exposed.norm.name for exposed in part])
+        inside = sum(f"{exposed.norm.name}.".startswith(f"{path}.") for exposed in norms)
         name = path if path and inside == len(part) else f"layer{index}"
         groups.append(_Group(free_name(name, {group.name for group in groups}), part))
     return groups
@@ -128,20 +139,20 @@ def _by_structure(norms: _Norms, cuts: Cuts) -> list[_Group]:
 
 def _between_cuts(norms: _Norms, cuts: Cuts) -> list[_Norms]:
     parts: list[_Norms] = [norms[:1]]
-    for found in norms[1:]:
-        if cuts.between(_end(parts[-1], cuts), cuts.entry[found.output]):
-            parts.append((found,))
+    for exposed in norms[1:]:
+        if cuts.between(_end(parts[-1], cuts), cuts.entry[exposed.output]):
+            parts.append((exposed,))
         else:
-            parts[-1] += (found,)
+            parts[-1] += (exposed,)
     return parts
 
 
 def _is_final(before: _Norms, last: _Norms, cuts: Cuts) -> bool:
-    """A norm that reads the stream which the layer before it wrote, and feeds the head alone."""
+    """Whether `last` is a single norm between the last layer's output and the head."""
     entry = cuts.entry[last[0].output]
     stream = cuts.output_after(_end(before, cuts), entry)
-    reads_stream = stream is not None and cuts.works(cuts.place[stream], entry) == 0
-    return len(last) == 1 and reads_stream and cuts.works(_end(last, cuts), math.inf) <= 1
+    reads_stream = stream is not None and cuts.count_heavy(cuts.place[stream], entry) == 0
+    return len(last) == 1 and reads_stream and cuts.count_heavy(_end(last, cuts), math.inf) <= 1
 
 
 def _join_halves(parts: list[_Norms], attention: list[bool]) -> list[_Norms]:
@@ -175,8 +186,8 @@ def _common_path(names: list[str]) -> str:
 
 
 def _with_tensors(groups: list[_Group], cuts: Cuts) -> list[tuple[_Group, str]]:
-    """Each layer's output; a group that has none before the next one starts is part of that."""
-    found: list[tuple[_Group, str]] = []
+    """Each layer's output; a group without one before the next group starts is merged into it."""
+    pairs: list[tuple[_Group, str]] = []
     waiting: _Norms = ()
     for index, group in enumerate(groups):
         group = _Group(group.name, waiting + group.norms)
@@ -184,22 +195,22 @@ def _with_tensors(groups: list[_Group], cuts: Cuts) -> list[tuple[_Group, str]]:
         tensor = cuts.output_after(_end(group.norms, cuts), limit)
         waiting = () if tensor else group.norms
         if tensor:
-            found.append((group, tensor))
-    return found
+            pairs.append((group, tensor))
+    return pairs
 
 
 def _end(norms: _Norms, cuts: Cuts) -> int:
-    return max(cuts.place[found.output] for found in norms)
+    return max(cuts.place[exposed.output] for exposed in norms)
 
 
 def _start(parts: list[_Norms], cuts: Cuts) -> float:
-    """Where the first of these norms begins; infinity if there are none."""
-    return min((cuts.entry[found.output] for part in parts for found in part), default=math.inf)
+    """Place of the first node of these norms; infinity if there are none."""
+    return min((cuts.entry[exposed.output] for part in parts for exposed in part), default=math.inf)
 
 
 def _layer(feature: str, group: _Group, tensor: str, cuts: Cuts) -> Layer:
     kind = cuts.kind(tensor)
-    norms = tuple(found.norm for found in group.norms)
+    norms = tuple(exposed.norm for exposed in group.norms)
     return Layer(group.name, feature, tensor, kind, _channels(cuts, tensor), norms)
 
 

@@ -1,1 +1,1 @@
-"""Norms found, and their affines made inputs."""
+"""Finds norms and makes their affines inputs of the graph."""

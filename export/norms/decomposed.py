@@ -2,7 +2,6 @@
 
 from onnx import NodeProto, helper
 
-from zotta_edge.export.graph import Graph, attribute
 from zotta_edge.export.norms.norm_form import (
     Form,
     channel_axis,
@@ -15,7 +14,9 @@ from zotta_edge.export.norms.norm_form import (
     reader,
     scalar,
 )
-from zotta_edge.export.shapes import Shapes
+from zotta_edge.graph.index import Graph
+from zotta_edge.graph.nodes import attribute
+from zotta_edge.graph.shapes import Shapes
 
 
 def match_decomposed(graph: Graph, shapes: Shapes, node: NodeProto) -> Form | None:
@@ -69,7 +70,7 @@ def _centred(graph: Graph, shapes: Shapes, name: str, axes: list[int]) -> str | 
 
 
 def _twins(graph: Graph, shapes: Shapes, x: str | None, axes: list[int]) -> set[str]:
-    """All tensors x - mean(x): exporters may compute it once for the square and once more."""
+    """All tensors x - mean(x): some exporters compute the difference twice."""
     differences = [node.output[0] for node in graph.consumers.get(x or "", ())]
     return {name for name in differences if _centred(graph, shapes, name, axes) == x}
 

@@ -5,17 +5,18 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import onnx
 from onnx import NodeProto, TensorProto, helper
 
 from zotta_edge.errors import ZottaError
-from zotta_edge.export.graph import Array, Graph, free_name
 from zotta_edge.export.norms.decomposed import match_decomposed
 from zotta_edge.export.norms.native import NATIVE
 from zotta_edge.export.norms.norm_form import Form, Matcher
-from zotta_edge.export.shapes import BATCH, Shapes
-from zotta_edge.export.sources.classifier import Classifier, as_classifier
+from zotta_edge.export.sources.classifier import Classifier
 from zotta_edge.format import IMAGE, Kind, Norm
+from zotta_edge.graph.constants import Array
+from zotta_edge.graph.index import Graph
+from zotta_edge.graph.nodes import free_name
+from zotta_edge.graph.shapes import BATCH, Shapes
 from zotta_edge.tensor_layouts import LAYOUTS, Layout
 
 Say = Callable[[str], None]
@@ -26,8 +27,8 @@ _PARAMETER = re.compile(r"[./](weight|gamma|scale|kernel)(:0)?$")
 
 
 @dataclass(frozen=True)
-class FoundNorm:
-    """A norm whose affine is exposed, and where it stands in the rewritten graph."""
+class ExposedNorm:
+    """A norm whose affine is exposed, and its place in the rewritten graph."""
 
     norm: Norm
     form: str
@@ -36,17 +37,48 @@ class FoundNorm:
 
 
 def expose_norms(
-    model: onnx.ModelProto, classifier: Classifier | None = None, say: Say = lambda message: None
-) -> tuple[FoundNorm, ...]:
-    """Rewrite `model` in place so that each norm's scale and shift are overridable inputs.
+    classifier: Classifier, say: Say = lambda message: None
+) -> tuple[ExposedNorm, ...]:
+    """Rewrite the graph so that each norm's scale and shift are inputs that may be left out.
 
-    `classifier` is the answer of `as_classifier`, which is asked here if it has not been. `say`
-    hears of norms that stay as they are. The norms come in the order of the graph.
+    Parameters
+    ----------
+    classifier
+        Its graph and shapes are changed in place.
+    say
+        Told of norms that stay as they are.
+
+    Returns
+    -------
+    tuple of ExposedNorm
+        In the order of the graph.
+
+    Raises
+    ------
+    ZottaError
+        If there is no norm to adapt.
+
+    >>> import numpy as np
+    >>> from onnx import numpy_helper
+    >>> from zotta_edge.export.sources.classifier import as_classifier
+    >>> nodes = [
+    ...     helper.make_node("GlobalAveragePool", ["x"], ["pooled"]),
+    ...     helper.make_node("Flatten", ["pooled"], ["vector"]),
+    ...     helper.make_node("LayerNormalization", ["vector", "head.norm.weight"], ["y"]),
+    ... ]
+    >>> x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4, 8, 8])
+    >>> y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    >>> weight = numpy_helper.from_array(np.ones(4, np.float32), "head.norm.weight")
+    >>> graph = helper.make_graph(nodes, "tiny", [x], [y], [weight])
+    >>> opsets = [helper.make_opsetid("", 17)]
+    >>> model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    >>> [exposed.norm.name for exposed in expose_norms(as_classifier(model))]
+    ['head.norm']
+    >>> [value.name for value in model.graph.input]
+    ['image', 'head.norm.scale', 'head.norm.shift']
     """
-    classifier = classifier or as_classifier(model)
-    graph = Graph(model)
-    shapes = classifier.shapes
-    found: list[FoundNorm] = []
+    graph, shapes = classifier.graph, classifier.shapes
+    exposed: list[ExposedNorm] = []
     reasons: list[str] = []
     for node, form in _forms(graph, shapes):
         kind = _kind(form, shapes)
@@ -56,19 +88,19 @@ def expose_norms(
             )
             say(reasons[-1])
             continue
-        taken = {other.norm.name for other in found}
-        name = free_name(_name(graph, node, form) or f"norm{len(found)}", taken)
+        taken = {other.norm.name for other in exposed}
+        name = free_name(_name(graph, node, form) or f"norm{len(exposed)}", taken)
         norm = Norm(name, form.scale.size, kind)
-        _expose(graph, norm, form)
-        found.append(FoundNorm(norm, form.kind, _entry(form), form.output))
-    if not found:
+        _expose(classifier, norm, form)
+        exposed.append(ExposedNorm(norm, form.kind, _entry(form), form.output))
+    if not exposed:
         raise ZottaError(_nothing_to_adapt(graph, reasons))
     graph.finish()
-    return tuple(found)
+    return tuple(exposed)
 
 
 def _forms(graph: Graph, shapes: Shapes) -> list[tuple[NodeProto, Form]]:
-    """All norms on the way from the image to the logits."""
+    """All norms between the image and the logits."""
     dependent = graph.image_dependent(IMAGE) & graph.reaching(graph.outputs)
     forms = []
     for node in graph.nodes:
@@ -81,7 +113,7 @@ def _forms(graph: Graph, shapes: Shapes) -> list[tuple[NodeProto, Form]]:
 
 
 def _kind(form: Form, shapes: Shapes) -> Kind | None:
-    """What the affine has to broadcast over; None if it cannot be one for each sample."""
+    """How the affine is laid out; None if samples cannot each have their own."""
     shape = shapes[form.output]
     if shape[0] != BATCH or shape[form.axis] != form.scale.size:
         return None
@@ -96,34 +128,41 @@ def _shape(form: Form, shapes: Shapes) -> str:
 
 
 def _entry(form: Form) -> str:
-    """The tensor that the norm reads; statistics folded into a Conv leave only `hat` of it."""
+    """The tensor that the norm reads: `hat`, where its statistics were folded into a Conv."""
     reads = [name for node in form.core for name in node.input]
     return form.input if form.input in reads or not form.core else form.hat
 
 
-def _expose(graph: Graph, norm: Norm, form: Form) -> None:
+def _expose(classifier: Classifier, norm: Norm, form: Form) -> None:
     """output = scale * hat + shift, with scale and shift [n, ...], n = 1 or the batch."""
     for name, values in ((norm.scale, form.scale), (norm.shift, form.shift)):
-        _add_overridable(graph, name, values.reshape(norm.shape))
+        _add_overridable(classifier, name, values.reshape(norm.shape))
+    graph, shapes = classifier.graph, classifier.shapes
     scaled = f"{norm.name}.scaled"
     affine = [
         helper.make_node("Mul", [form.hat, norm.scale], [scaled], name=f"{norm.name}.mul"),
         helper.make_node("Add", [scaled, norm.shift], [form.output], name=f"{norm.name}.add"),
     ]
     graph.replace(graph.producers[form.output], [*form.core, *affine])
+    for name in (form.input, form.hat, scaled):
+        shapes.setdefault(name, shapes[form.output])
 
 
-def _add_overridable(graph: Graph, name: str, values: Array) -> None:
+def _add_overridable(classifier: Classifier, name: str, values: Array) -> None:
     """An initializer that is listed as an input too: feeds may override it."""
+    graph, shapes = classifier.graph, classifier.shapes
     if name in graph.names():
-        graph.rename(name, free_name(f"{name}.source", graph.names()))
+        other = free_name(f"{name}.source", graph.names())
+        graph.rename(name, other)
+        if name in shapes:
+            shapes[other] = shapes.pop(name)
     graph.add_constant(name, values)
     shape = ["n", *values.shape[1:]]
     graph.model.graph.input.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
 
 
 def _name(graph: Graph, node: NodeProto, form: Form) -> str:
-    """The module's path, from what the exporter left of it; empty if nothing."""
+    """The module's path as far as the exporter recorded it; empty if it did not."""
     scopes = {entry.key: entry.value for entry in node.metadata_props}
     if "pkg.torch.onnx.name_scopes" in scopes:
         path = _scoped_path(scopes["pkg.torch.onnx.name_scopes"])

@@ -1,10 +1,9 @@
-"""Norms that exporters write as one operator, or as one operator between two Reshapes."""
+"""Norms that exporters write as one operator, possibly between two Reshapes."""
 
 import numpy as np
 from onnx import NodeProto, helper
 
 from zotta_edge.errors import ZottaError
-from zotta_edge.export.graph import Array, Graph, attribute, free_name
 from zotta_edge.export.norms.norm_form import (
     Affine,
     Form,
@@ -16,7 +15,10 @@ from zotta_edge.export.norms.norm_form import (
     optional_constant,
     zeros,
 )
-from zotta_edge.export.shapes import Shapes
+from zotta_edge.graph.constants import Array
+from zotta_edge.graph.index import Graph
+from zotta_edge.graph.nodes import attribute, free_name
+from zotta_edge.graph.shapes import Shapes
 
 
 def _layer_norm(graph: Graph, shapes: Shapes, node: NodeProto) -> Form | None:
@@ -27,7 +29,7 @@ def _layer_norm(graph: Graph, shapes: Shapes, node: NodeProto) -> Form | None:
     if attribute(node, "axis", -1) not in (-1, last) or scale is None or shift is None:
         return None
     if any(graph.consumers.get(name) for name in node.output[1:]):
-        return None  # someone reads the mean or the deviation as well
+        return None  # the mean or the deviation is used elsewhere
     output, channels = node.output[0], scale.size
     core = helper.make_node(node.op_type, [x, ones(graph, channels)], [hat_of(output)])
     core.domain = node.domain
@@ -36,7 +38,7 @@ def _layer_norm(graph: Graph, shapes: Shapes, node: NodeProto) -> Form | None:
 
 
 def _skip_layer_norm(graph: Graph, shapes: Shapes, node: NodeProto) -> Form | None:
-    """ONNX Runtime's fusion of a residual sum and a norm; the sum becomes nodes of its own."""
+    """ONNX Runtime's fused residual sum and norm; the sum becomes separate nodes."""
     simplified = node.op_type == "SkipSimplifiedLayerNormalization"
     bias_at = 3 if simplified else 4
     scale = graph.constant(node.input[2])
@@ -131,7 +133,7 @@ def _grouped_core(
 
 
 def _batch_norm(graph: Graph, shapes: Shapes, node: NodeProto) -> Form | None:
-    """BatchNormalization: running statistics go into the weights before it, where there are any."""
+    """BatchNormalization: running statistics are folded into preceding weights, if any."""
     if attribute(node, "training_mode", 0) or len([name for name in node.output if name]) > 1:
         raise ZottaError(
             f"{node.name or 'a BatchNormalization'} is in training mode: call model.eval() before "
@@ -178,7 +180,7 @@ def _fold_statistics(
 
 
 def _output_axis(node: NodeProto) -> int | None:
-    """The axis of the weight that counts outputs; None where folding would not be that simple."""
+    """The weight's axis of output channels; None if the statistics cannot be folded into it."""
     if node.op_type == "Conv":
         return 0
     if node.op_type == "ConvTranspose":

@@ -1,4 +1,4 @@
-"""What a matcher answers: a norm as found in the graph, and the reading that all matchers share."""
+"""The description of a norm that every matcher returns, and what matchers share."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -6,13 +6,15 @@ from dataclasses import dataclass, field
 import numpy as np
 from onnx import NodeProto, TensorProto
 
-from zotta_edge.export.graph import Array, Graph, attribute
-from zotta_edge.export.shapes import Shape, Shapes
+from zotta_edge.graph.constants import Array
+from zotta_edge.graph.index import Graph
+from zotta_edge.graph.nodes import attribute
+from zotta_edge.graph.shapes import Shape, Shapes
 
 
 @dataclass(frozen=True)
 class Form:
-    """A norm as found: what it reads and writes, and new nodes that compute `hat`, if needed."""
+    """A norm in the source graph, and the new nodes that compute `hat`, if any are needed."""
 
     kind: str
     input: str
@@ -25,7 +27,7 @@ class Form:
     core: list[NodeProto] = field(default_factory=list)
 
 
-# Looks at one node, and answers if that is the heart of a norm.
+# Returns the norm that a node is the centre of, or None.
 Matcher = Callable[[Graph, Shapes, NodeProto], Form | None]
 
 
@@ -71,26 +73,26 @@ class Affine:
 
 def find_affine(graph: Graph, shapes: Shapes, hat: str, hint: int) -> Affine | None:
     """The constant per-channel Mul and Add that read `hat`; one of them may be missing."""
-    found: dict[str, Array] = {}
+    values: dict[str, Array] = {}
     axis, output, parameter = hint, hat, ""
     for op in ("Mul", "Add"):
         node = reader(graph, output, op)
         name = other_input(graph, node, output) if node is not None else ""
         value = graph.constant(name) if name else None
         place = channel_axis(value, shapes[hat], hint) if value is not None else None
-        if node is None or value is None or place is None or (found and place != axis):
+        if node is None or value is None or place is None or (values and place != axis):
             continue
-        found[op], axis, output = np.ravel(value), place, node.output[0]
+        values[op], axis, output = np.ravel(value), place, node.output[0]
         parameter = parameter or name
-    if not found:
+    if not values:
         return None
-    scale, shift = found.get("Mul", np.ones(1)), found.get("Add", np.zeros(1))
+    scale, shift = values.get("Mul", np.ones(1)), values.get("Add", np.zeros(1))
     channels = shapes[hat][axis]
     return Affine(axis, spread(scale, channels), spread(shift, channels), output, parameter)
 
 
 def channel_axis(value: Array, shape: Shape, hint: int) -> int | None:
-    """The one axis along which a constant differs, if it is as long as that of the tensor."""
+    """The only axis along which a constant varies, if its length is the tensor's."""
     padded = (1,) * (len(shape) - value.ndim) + value.shape
     wide = [axis for axis, size in enumerate(padded) if size != 1]
     if not wide and shape[hint] == 1:
@@ -101,7 +103,7 @@ def channel_axis(value: Array, shape: Shape, hint: int) -> int | None:
 
 
 def origin(graph: Graph, name: str) -> str:
-    """`name` before casts to float32 and copies, which change nothing in an fp32 model."""
+    """The tensor behind casts to float32 and copies, which change nothing in an fp32 model."""
     while (node := graph.producer(name, "Identity", "Cast")) is not None:
         if node.op_type == "Cast" and attribute(node, "to") != TensorProto.FLOAT:
             break
@@ -110,7 +112,7 @@ def origin(graph: Graph, name: str) -> str:
 
 
 def reader(graph: Graph, name: str, *ops: str) -> NodeProto | None:
-    """The only reader of `name`, after such casts and copies."""
+    """The only reader of `name`, looking through such casts and copies."""
     while (node := graph.single_consumer(name, "Identity", "Cast")) is not None:
         name = node.output[0]
     return graph.single_consumer(name, *ops)

@@ -1,1 +1,1 @@
-"""Recipes of the quantized precisions."""
+"""INT8 and FP8 recipes."""

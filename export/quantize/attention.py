@@ -1,4 +1,4 @@
-"""Self-attention, found by what it computes, in whatever nodes an exporter wrote it."""
+"""Self-attention, recognized by what it computes rather than by its nodes."""
 
 from dataclasses import dataclass
 from itertools import permutations
@@ -7,10 +7,11 @@ from typing import cast
 import numpy as np
 from onnx import NodeProto
 
-from zotta_edge.export.graph import Graph
-from zotta_edge.export.shapes import Shapes
-from zotta_edge.export.subgraph import run_subgraph
 from zotta_edge.format import IMAGE, Floats
+from zotta_edge.graph.constants import Array
+from zotta_edge.graph.index import Graph
+from zotta_edge.graph.shapes import Shape, Shapes
+from zotta_edge.graph.subgraph import Part, run_parts
 
 _TOLERANCE = 1e-4  # largest difference from the formula, relative to the largest value
 _BATCH = 2
@@ -30,9 +31,29 @@ class Attention:
 
 
 def find_attentions(graph: Graph, shapes: Shapes) -> list[Attention]:
-    """Every attention of a transformer without masks, biases of position or norms inside."""
-    found = (_match(graph, shapes, node) for node in graph.nodes if node.op_type == "Softmax")
-    return [attention for attention in found if attention is not None]
+    """Every attention of a transformer without masks, position biases or inner norms."""
+    candidates = [
+        orders
+        for node in graph.nodes
+        if node.op_type == "Softmax" and (orders := _candidates(graph, shapes, node))
+    ]
+    # Some exporters take the batch size from the image's Shape.
+    image = np.zeros((_BATCH, *shapes[IMAGE][1:]), np.float32)
+    parts = [
+        Part({orders[0].x: _random(shapes[orders[0].x]), IMAGE: image}, orders[0].output)
+        for orders in candidates
+    ]
+    results = zip(candidates, parts, run_parts(graph, parts), strict=True)
+    right = (
+        next((order for order in orders if _computes(order, part.feeds[order.x], value)), None)
+        for orders, part, value in results
+        if value is not None
+    )
+    return [attention for attention in right if attention is not None]
+
+
+def _random(shape: Shape) -> Floats:
+    return np.random.default_rng(0).standard_normal((_BATCH, *shape[1:]), dtype=np.float32)
 
 
 def attend(x: Floats, attention: Attention) -> Floats:
@@ -47,39 +68,31 @@ def attend(x: Floats, attention: Attention) -> Floats:
     return result.swapaxes(1, 2).reshape(batch, tokens, width // 3)
 
 
-def _match(graph: Graph, shapes: Shapes, softmax: NodeProto) -> Attention | None:
+def _candidates(graph: Graph, shapes: Shapes, softmax: NodeProto) -> list[Attention]:
+    """One for each order in which three projections may be queries, keys and values."""
     path = _path(graph, softmax)
     output = path[-1] if path else ""
     projections = _projections(graph, output) if path else []
     inputs = {node.input[0] for node in projections}
     if len(projections) not in (1, 3) or len(inputs) != 1:
-        return None
+        return []
     x = inputs.pop()
     result = shapes.get(output, ())
     heads = next((shapes[name][1] for name in path if len(shapes.get(name, ())) == 4), 0)
-    if heads < 1 or [len(result), len(shapes.get(x, ()))] != [3, 3]:
-        return None
-    candidates = (
+    if heads < 1 or [len(result), len(shapes.get(x, ()))] != [3, 3] or result[2] % heads:
+        return []
+    orders = (
         Attention(x, output, order[0].input[1], *_joined(graph, order), heads)
         for order in permutations(projections)
     )
-    right = (
-        c for c in candidates if c.weight.shape[1] == 3 * result[2] and result[2] % c.heads == 0
-    )
-    return next((c for c in right if _computes(graph, shapes, c)), None)
+    return [attention for attention in orders if attention.weight.shape[1] == 3 * result[2]]
 
 
-def _computes(graph: Graph, shapes: Shapes, attention: Attention) -> bool:
-    """Whether its nodes, run on random numbers, give what the formula gives."""
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal((_BATCH, *shapes[attention.x][1:]), dtype=np.float32)
-    image = np.zeros((_BATCH, *shapes[IMAGE][1:]), np.float32)  # some exporters take its Shape
-    ran = run_subgraph(graph, {attention.x: x, IMAGE: image}, [attention.output])
+def _computes(attention: Attention, x: Array, result: Array) -> bool:
+    """Whether the nodes, run on random numbers, gave what the formula gives."""
     expected = attend(x, attention)
-    return (
-        ran is not None
-        and ran[0].shape == expected.shape
-        and bool(np.abs(ran[0] - expected).max() <= _TOLERANCE * np.abs(expected).max())
+    return result.shape == expected.shape and bool(
+        np.abs(result - expected).max() <= _TOLERANCE * np.abs(expected).max()
     )
 
 
@@ -97,7 +110,7 @@ def _joined(graph: Graph, projections: tuple[NodeProto, ...]) -> tuple[Floats, F
 
 
 def _path(graph: Graph, softmax: NodeProto) -> list[str]:
-    """Tensors from the only reader to the only reader, until a projection reads; else nothing."""
+    """The chain of single readers from the Softmax to the next projection; empty if it forks."""
     path = [str(softmax.output[0])]
     for _ in range(_STEPS):
         readers = graph.consumers.get(path[-1], [])
@@ -111,7 +124,7 @@ def _path(graph: Graph, softmax: NodeProto) -> list[str]:
 
 def _projections(graph: Graph, output: str) -> list[NodeProto]:
     """The nearest products with constant weights that `output` is computed from, in order."""
-    found: dict[str, NodeProto] = {}
+    nearest: set[str] = set()
     stack, seen = [output], set[str]()
     while stack:
         name = stack.pop()
@@ -120,10 +133,10 @@ def _projections(graph: Graph, output: str) -> list[NodeProto]:
             continue
         seen.add(name)
         if _is_projection(graph, node):
-            found[name] = node
+            nearest.add(name)
         else:
             stack.extend(node.input)
-    return [node for node in graph.nodes if node.output[0] in found]
+    return [node for node in graph.nodes if node.output[0] in nearest]
 
 
 def _is_projection(graph: Graph, node: NodeProto) -> bool:

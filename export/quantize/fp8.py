@@ -10,7 +10,6 @@ import numpy as np
 import onnx
 from onnx import NodeProto, helper
 
-from zotta_edge.export.graph import Graph, open_session
 from zotta_edge.export.quantize.weighted import (
     Weighted,
     copy_of,
@@ -20,6 +19,8 @@ from zotta_edge.export.quantize.weighted import (
 )
 from zotta_edge.export.sources.opset import with_opset
 from zotta_edge.format import IMAGE, Floats
+from zotta_edge.graph.index import Graph
+from zotta_edge.sessions import open_session
 
 LARGEST = 448.0  # E4M3 number; there are no infinities
 SMALLEST_NORMAL = 2.0**-6
@@ -32,7 +33,7 @@ _OPSET, _IR_VERSION = 19, 9  # the first that know float8
 def quantize_fp8(
     model: onnx.ModelProto, images: Floats | None = None
 ) -> tuple[onnx.ModelProto, str]:
-    """The adaptable fp32 model in E4M3, and a line that says how.
+    """The adaptable fp32 model in E4M3, and a one-line description of the recipe.
 
     Rounded are the weights and the input activations of every MatMul, Gemm and Conv that has
     weights. The image is left alone (its 8 bits do not fit E4M3's 4), and so are products of two
@@ -50,14 +51,14 @@ def quantize_fp8(
         store_folded(graph, item, codes, scale * np.float32(_DROPPED if x in scales else 1))
         if x in scales:
             if f"{x}.r" not in graph.producers:
-                graph.replace(item.node, [*_round_activation(graph, x, scales[x]), item.node])
-            item.node.input[0] = f"{x}.r"
+                graph.insert_before(item.node, _round_activation(graph, x, scales[x]))
+            graph.set_input(item.node, 0, f"{x}.r")
     graph.finish()
     return quantized, "E4M3 weights per channel; E4M3 activations, static power-of-two scales"
 
 
 def _activations(graph: Graph, weighted: list[Weighted]) -> list[str]:
-    """What weighted nodes read, once each, without what comes straight from the image."""
+    """Inputs of weighted nodes, each once, except those computed from the image alone."""
     inputs = (item.node.input[0] for item in weighted if not reads_image(graph, item))
     return list(dict.fromkeys(inputs))
 
@@ -92,13 +93,17 @@ def _activation_scales(
     model: onnx.ModelProto, tensors: list[str], images: Floats | None
 ) -> dict[str, float]:
     """The power of two for each tensor that leaves `_HEADROOM` above the largest value seen."""
+    if not tensors:  # a session that is asked for nothing answers with all that it has
+        return {}
     probe = copy_of(model)
     for x in tensors:
         probe.graph.node.append(helper.make_node("Abs", [x], [f"{x}.a"]))
         probe.graph.node.append(helper.make_node("ReduceMax", [f"{x}.a"], [f"{x}.x"], keepdims=0))
         probe.graph.output.add().name = f"{x}.x"
     images = _noise(model) if images is None else images[:_SAMPLES]
-    largest = open_session(probe).run([f"{x}.x" for x in tensors], {IMAGE: images})
+    largest = open_session(probe.SerializeToString()).run(
+        [f"{x}.x" for x in tensors], {IMAGE: images}
+    )
     exponents = [
         math.ceil(math.log2(max(float(value), 1e-6) * _HEADROOM / LARGEST)) for value in largest
     ]
@@ -106,7 +111,7 @@ def _activation_scales(
 
 
 def _noise(model: onnx.ModelProto) -> Floats:
-    """Stands in for images: normalised pixels spread as much, and the headroom does the rest."""
+    """Used without images: as spread out as normalised pixels, and the headroom covers the rest."""
     image = next(value for value in model.graph.input if value.name == IMAGE)
     shape = [axis.dim_value for axis in image.type.tensor_type.shape.dim][1:]
     return np.random.default_rng(0).standard_normal((_SAMPLES, *shape), dtype=np.float32)

@@ -1,12 +1,14 @@
-"""GELU, found by what it computes: as one node, or spelled out with Erf."""
+"""GELU, as a single node or spelled out with Erf."""
 
 import math
 
 import numpy as np
 from onnx import NodeProto
 
-from zotta_edge.export.graph import Graph, attribute
-from zotta_edge.export.subgraph import run_subgraph
+from zotta_edge.graph.constants import Array
+from zotta_edge.graph.index import Graph
+from zotta_edge.graph.nodes import attribute
+from zotta_edge.graph.subgraph import Part, run_parts
 
 _GRID = np.linspace(-6, 6, 97, dtype=np.float32)
 _GELU = np.array([x * (1 + math.erf(x / math.sqrt(2))) / 2 for x in _GRID], np.float32)
@@ -20,24 +22,27 @@ def find_gelus(graph: Graph) -> list[tuple[str, str]]:
         for node in graph.nodes
         if node.op_type == "Gelu" and attribute(node, "approximate", b"none") == b"none"
     ]
-    spelled = (_match(graph, node) for node in graph.nodes if node.op_type == "Erf")
-    return native + [pair for pair in spelled if pair is not None]
+    paths = [_path(graph, node) for node in graph.nodes if node.op_type == "Erf"]
+    parts = [Part({x: _GRID}, y) for x, results in paths for y in results]
+    values = zip(parts, run_parts(graph, parts), strict=True)
+    right = {part.output for part, value in values if value is not None and _is_gelu(value)}
+    spelled = [(x, next((y for y in results if y in right), "")) for x, results in paths]
+    return native + [(x, y) for x, y in spelled if y]
 
 
-def _match(graph: Graph, erf: NodeProto) -> tuple[str, str] | None:
+def _path(graph: Graph, erf: NodeProto) -> tuple[str, list[str]]:
+    """What an Erf is computed from, and the tensors after it that may be the result."""
     scaled = graph.producer(erf.input[0], "Div", "Mul")
     x = next((name for name in scaled.input if graph.constant(name) is None), "") if scaled else ""
-    y = erf.output[0]
-    for _ in range(_STEPS if x else 0):
-        reader = graph.single_consumer(y, "Add", "Mul", "Div")
-        if reader is None:
-            return None
-        y = reader.output[0]
-        ran = run_subgraph(graph, {x: _GRID}, [y])
-        if (
-            ran is not None
-            and ran[0].shape == _GRID.shape
-            and np.allclose(ran[0], _GELU, atol=1e-5)
-        ):
-            return x, y
-    return None
+    results = [erf.output[0]]
+    while (
+        x
+        and len(results) <= _STEPS
+        and (reader := graph.single_consumer(results[-1], "Add", "Mul", "Div")) is not None
+    ):
+        results.append(reader.output[0])
+    return x, results[1:]
+
+
+def _is_gelu(values: Array) -> bool:
+    return values.shape == _GRID.shape and np.allclose(values, _GELU, atol=1e-5)

@@ -11,7 +11,6 @@ import onnx
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper
 
-from zotta_edge.export.graph import Graph, attribute
 from zotta_edge.export.quantize.attention import Attention, find_attentions
 from zotta_edge.export.quantize.gelu import find_gelus
 from zotta_edge.export.quantize.target import Target
@@ -22,9 +21,11 @@ from zotta_edge.export.quantize.weighted import (
     reads_image,
     store_folded,
 )
-from zotta_edge.export.shapes import measure_shapes
 from zotta_edge.export.sources.opset import with_opset
-from zotta_edge.format import IMAGE, Floats
+from zotta_edge.format import Floats
+from zotta_edge.graph.index import Graph
+from zotta_edge.graph.nodes import attribute
+from zotta_edge.graph.shapes import Shapes
 from zotta_edge.progress import tracked
 
 Codes = NDArray[np.int8]
@@ -44,8 +45,12 @@ _OPSET = 13  # DequantizeLinear with one scale a channel
 _CONTRIB = "com.microsoft"
 
 
-def quantize_int8(model: onnx.ModelProto, target: Target) -> tuple[onnx.ModelProto, str]:
-    """The adaptable fp32 model with 8-bit weights and integer products, and a line that says how.
+def quantize_int8(
+    model: onnx.ModelProto, target: Target, shapes: Shapes
+) -> tuple[onnx.ModelProto, str]:
+    """The adaptable fp32 model with 8-bit weights and integer products, and a description.
+
+    `shapes` are those of its tensors, which attention is recognized by.
 
     Depthwise, pointwise, narrow and image-reading convolutions keep 8-bit weights and compute in
     fp32: integers gained no time there, and on EfficientNet-Lite0 lost accuracy.
@@ -53,7 +58,7 @@ def quantize_int8(model: onnx.ModelProto, target: Target) -> tuple[onnx.ModelPro
     quantized = with_opset(copy_of(model), _OPSET)
     graph = Graph(quantized)
     largest = _LARGEST_CODE[target]
-    _fuse(graph, largest)
+    _fuse(graph, largest, shapes)
     weighted = find_weighted(graph)
     first = [item for item in weighted if reads_image(graph, item)]
     for item in tracked(weighted, "quantizing"):
@@ -74,16 +79,9 @@ def encode(item: Weighted, largest: int) -> tuple[Codes, Floats]:
     return np.rint(item.weight / scale).astype(np.int8), scale
 
 
-def _fuse(graph: Graph, largest: int) -> None:
+def _fuse(graph: Graph, largest: int, shapes: Shapes) -> None:
     """Attention and GELU as the single nodes that ONNX Runtime has for them."""
-    image = next(value for value in graph.model.graph.input if value.name == IMAGE)
-    size = tuple(axis.dim_value for axis in image.type.tensor_type.shape.dim)[1:]
-    attentions = (
-        find_attentions(graph, measure_shapes(graph.model, IMAGE, size))
-        if any(node.op_type == "Softmax" for node in graph.nodes)
-        else []
-    )
-    gelus = find_gelus(graph)
+    attentions, gelus = find_attentions(graph, shapes), find_gelus(graph)
     for attention in attentions:
         graph.replace(graph.producers[attention.output], _attend(graph, attention, largest))
     for x, y in gelus:
@@ -112,7 +110,7 @@ def _attend(graph: Graph, attention: Attention, largest: int) -> list[NodeProto]
 
 
 def _quantize_input(graph: Graph, x: str) -> list[NodeProto]:
-    """x_q, its scale and zero point, from the smallest and largest value of this very batch."""
+    """x_q, its scale and zero point, from the smallest and largest value of the batch."""
     if f"{x}.q" in graph.producers:
         return []
     return [helper.make_node("DynamicQuantizeLinear", [x], [f"{x}.q", f"{x}.s", f"{x}.z"])]
@@ -153,7 +151,7 @@ def _add_bias(node: NodeProto, last: NodeProto) -> list[NodeProto]:
 
 
 def _is_dense(graph: Graph, item: Weighted) -> bool:
-    """A convolution over space and all channels, which is where integers pay."""
+    """A convolution over space and all channels: the kind that integers make faster."""
     bias = item.node.input[2:]
     return (
         item.node.op_type == "Conv"

@@ -27,7 +27,7 @@ def resolve_target(name: str) -> Target:
 
 
 def detect_target() -> Target:
-    """This machine; an x86 of which nothing is known counts as avx2, which is right everywhere."""
+    """This machine; an unknown x86 counts as avx2, which is correct everywhere."""
     if platform.machine().lower() in _ARM_MACHINES:
         return "arm64"
     return "vnni" if _VNNI_FLAGS & cpu_flags() else "avx2"
@@ -42,7 +42,7 @@ def describe_machine() -> str:
 
 
 def cpu_flags() -> set[str]:
-    """Instruction sets as Linux lists them; empty on systems that do not say."""
+    """Instruction sets as Linux lists them; empty on other systems."""
     return set((_cpu_field("flags") or _cpu_field("Features") or "").split())
 
 

@@ -1,4 +1,4 @@
-"""Nodes that multiply activations with constant weights: what quantization is about."""
+"""Nodes that multiply activations with constant weights, which are what is quantized."""
 
 from dataclasses import dataclass
 
@@ -6,8 +6,10 @@ import numpy as np
 import onnx
 from onnx import NodeProto, TensorProto, helper
 
-from zotta_edge.export.graph import Array, Graph, attribute
 from zotta_edge.format import Floats
+from zotta_edge.graph.constants import Array
+from zotta_edge.graph.index import Graph
+from zotta_edge.graph.nodes import attribute
 
 _LEAST = 256  # weights; below, scales and nodes would outweigh what 8 bits save
 
@@ -32,7 +34,7 @@ class Weighted:
 
 
 def copy_of(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy without what exporters leave for debugging, which may outweigh 8-bit weights."""
+    """A copy without debugging notes of exporters, which may be larger than 8-bit weights."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     for node in copy.graph.node:
@@ -42,20 +44,20 @@ def copy_of(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def find_weighted(graph: Graph) -> list[Weighted]:
-    """Every MatMul, Gemm and Conv whose second input is a constant of some size."""
-    inputs = {value.name for value in graph.model.graph.input}  # affines may change: no weights
-    found = []
+    """Every MatMul, Gemm and Conv with enough constant weights."""
+    inputs = graph.inputs  # affines may change: no weights
+    weighted = []
     for node in graph.nodes:
         if node.op_type not in ("MatMul", "Gemm", "Conv") or node.input[1] in inputs:
             continue
         weight = graph.constant(node.input[1])
         if weight is not None and weight.dtype == np.float32 and weight.size >= _LEAST:
-            found.append(Weighted(node, weight, _channel_axis(node) % weight.ndim))
-    return found
+            weighted.append(Weighted(node, weight, _channel_axis(node) % weight.ndim))
+    return weighted
 
 
 def reads_image(graph: Graph, item: Weighted) -> bool:
-    """Whether no product or convolution comes before it, however small."""
+    """Whether it is the first product or convolution on its path."""
     before = graph.reaching([item.node.input[0]])
     return not any(
         node.op_type in ("MatMul", "Gemm", "Conv") and node.output[0] in before
@@ -82,5 +84,5 @@ def store_folded(graph: Graph, item: Weighted, codes: Array, scale: Floats) -> N
             helper.make_node("Cast", [stored], [f"{name}.f"], to=TensorProto.FLOAT),
             helper.make_node("Mul", [f"{name}.f", factor], [f"{name}.w"]),
         ]
-        graph.replace(item.node, [*nodes, item.node])
-    item.node.input[1] = f"{name}.w"
+        graph.insert_before(item.node, nodes)
+    graph.set_input(item.node, 1, f"{name}.w")

@@ -1,1 +1,1 @@
-"""What the user names becomes one fp32 ONNX classifier."""
+"""Reads or builds the fp32 classifier that the user names."""

@@ -1,4 +1,4 @@
-"""Free a batch size that the exporter wrote into the graph."""
+"""Makes a batch size variable that the exporter wrote into the graph."""
 
 import math
 
@@ -6,25 +6,30 @@ import numpy as np
 import onnx
 from onnx import NodeProto, helper
 
-from zotta_edge.errors import ZottaError
-from zotta_edge.export.graph import Array, Graph, attribute, first_line, open_session
-from zotta_edge.export.shapes import Shape, Shapes, run_shapes
+from zotta_edge.errors import ZottaError, one_line
 from zotta_edge.format import IMAGE, LOGITS
+from zotta_edge.graph.constants import Array
+from zotta_edge.graph.index import Graph
+from zotta_edge.graph.nodes import attribute, made
+from zotta_edge.graph.shapes import Shape, ShapeProbe, Shapes
+from zotta_edge.sessions import open_session
 
 _TOLERANCE = 1e-3  # relative; a batch that mixes its samples is off by far more
 
 
-def free_batch(model: onnx.ModelProto, image: Shape) -> None:
-    """Make the first axis of `image` free; a graph in which that is impossible is an error."""
+def free_batch(graph: Graph, image: Shape) -> None:
+    """Make the first axis of `image` variable, or raise an error if the graph does not allow it."""
+    model = graph.model
     dimension = model.graph.input[0].type.tensor_type.shape.dim[0]
     fixed = dimension.dim_value
     if not fixed:
         return
     pixels = np.random.default_rng(0).standard_normal((2 * fixed, *image), dtype=np.float32)
     halves = (pixels[:fixed], pixels[fixed:])
-    session = open_session(model)
+    session = open_session(model.SerializeToString())
     expected = np.concatenate([session.run([LOGITS], {IMAGE: half})[0] for half in halves])
-    _rewrite(model, run_shapes(model, IMAGE, image, (fixed,))[0])
+    probe = ShapeProbe(model, [IMAGE, *made(graph.nodes)])
+    _rewrite(graph, probe.run(IMAGE, image, fixed))
     dimension.dim_param = "batch"
     _declare_output_batch(model)
     _check(model, pixels, expected, fixed)
@@ -32,13 +37,13 @@ def free_batch(model: onnx.ModelProto, image: Shape) -> None:
 
 def _check(model: onnx.ModelProto, pixels: Array, expected: Array, fixed: int) -> None:
     try:
-        logits = open_session(model).run([LOGITS], {IMAGE: pixels})[0]
+        logits = open_session(model.SerializeToString()).run([LOGITS], {IMAGE: pixels})[0]
         same = logits.shape == expected.shape and np.allclose(
             logits, expected, rtol=_TOLERANCE, atol=_TOLERANCE * float(np.abs(expected).max())
         )
         reason = "the samples of a larger batch would mix"
     except Exception as error:
-        same, reason = False, first_line(error)
+        same, reason = False, one_line(error)
     if not same:
         raise ZottaError(
             f"the batch size {fixed} is fixed inside the graph ({reason}): export it again with a "
@@ -52,8 +57,7 @@ def _declare_output_batch(model: onnx.ModelProto) -> None:
             value.type.tensor_type.shape.dim[0].dim_param = "batch"
 
 
-def _rewrite(model: onnx.ModelProto, shapes: Shapes) -> None:
-    graph = Graph(model)
+def _rewrite(graph: Graph, shapes: Shapes) -> None:
     dependent = graph.image_dependent(IMAGE)
     places = _batch_places(graph, shapes, dependent)
     for node in list(graph.nodes):
@@ -68,7 +72,7 @@ def _rewrite(model: onnx.ModelProto, shapes: Shapes) -> None:
 
 
 def _batch_places(graph: Graph, shapes: Shapes, dependent: set[str]) -> dict[str, int]:
-    """How many elements stand before the batch in each tensor's shape.
+    """Product of the axes before the batch, for each tensor.
 
     Attention may move the batch behind the tokens and join it with them: [token * batch, channel].
     """
@@ -100,10 +104,11 @@ def _axis(place: int, shape: Shape) -> int:
 
 
 def _free_reshape(graph: Graph, node: NodeProto, shape: Shape, place: int) -> None:
-    """The axis that holds the batch takes what the other, now explicit, axes leave."""
+    """The batch axis becomes -1, all others explicit."""
     target = list(shape)
     target[0 if len(shape) == 2 else _axis(place, shape)] = -1
-    node.input[1] = graph.add_constant(f"{node.output[0]}.shape", np.array(target, np.int64))
+    shape_name = graph.add_constant(f"{node.output[0]}.shape", np.array(target, np.int64))
+    graph.set_input(node, 1, shape_name)
 
 
 def _free_concat(
@@ -128,5 +133,5 @@ def _free_concat(
         if name not in dependent:
             repeated = f"{prefix}.input{index}"
             before.append(helper.make_node("Expand", [name, prefix], [repeated]))
-            node.input[index] = repeated
-    graph.replace(node, [*before, node])
+            graph.set_input(node, index, repeated)
+    graph.insert_before(node, before)

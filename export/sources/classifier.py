@@ -1,4 +1,4 @@
-"""Bring any fp32 classifier to one form: `image` [batch, ...] in, `logits` [batch, classes] out."""
+"""The standard form of a classifier: `image` [batch, ...] in, `logits` [batch, classes] out."""
 
 import re
 from dataclasses import dataclass, field
@@ -8,28 +8,31 @@ import onnx
 from onnx import TensorProto, helper
 
 from zotta_edge.errors import ZottaError
-from zotta_edge.export.graph import Graph, attribute, free_name
-from zotta_edge.export.shapes import BATCH, Shape, Shapes, measure_shapes
 from zotta_edge.export.sources.batch import free_batch
 from zotta_edge.format import EMBEDDING, IMAGE, LOGITS
+from zotta_edge.graph.index import Graph
+from zotta_edge.graph.nodes import attribute, free_name, opset
+from zotta_edge.graph.shapes import BATCH, Shape, measure_shapes
 
 _OLDEST_OPSET = 11
 _QUANTIZED = ("QuantizeLinear", "DequantizeLinear", "MatMulNBits", "QMoE")
 _QUANTIZED_PARTS = ("QLinear", "Integer", "DynamicQuantize", "QGemm", "QAttention")
 _OUTPUTS = re.compile(rf"{EMBEDDING}|feature\.\d+")
+_MAP = "logits.map"  # logits [batch, classes, 1, 1]
 _RESHAPING = ("Identity", "Flatten", "Reshape", "Squeeze", "Cast")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Classifier:
-    """What the graph says about its input and output."""
+    """A classifier in the standard form, with its index and shapes."""
 
+    graph: Graph = field(repr=False)
     layout: Literal["NCHW", "NHWC"]
     channels: int
     height: int
     width: int
     classes: int
-    shapes: Shapes = field(repr=False, compare=False)  # of every tensor
+    shapes: dict[str, Shape] = field(repr=False)  # of every tensor
 
     @property
     def image(self) -> Shape:
@@ -39,8 +42,35 @@ class Classifier:
 
 
 def as_classifier(model: onnx.ModelProto, size: tuple[int, int] | None = None) -> Classifier:
-    """Check and rewrite `model` in place; `size` (height, width) fills sizes it leaves open."""
-    _refuse_damaged(model)
+    """Check and rewrite `model` in place.
+
+    Parameters
+    ----------
+    model
+        An fp32 classifier with one input, the images, and one output.
+    size
+        Height and width, where the model leaves them open.
+
+    Raises
+    ------
+    ZottaError
+        If the model is anything else, or mixes the samples of a batch.
+
+    >>> image = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, "h", "w"])
+    >>> nodes = [
+    ...     helper.make_node("GlobalAveragePool", ["x"], ["pooled"]),
+    ...     helper.make_node("Softmax", ["pooled"], ["y"], axis=1),
+    ... ]
+    >>> output = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    >>> opsets = [helper.make_opsetid("", 17)]
+    >>> graph = helper.make_graph(nodes, "tiny", [image], [output])
+    >>> model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    >>> classifier = as_classifier(model, size=(8, 8))
+    >>> classifier.classes, classifier.shapes["pooled"]
+    (3, (-1, 3, 1, 1))
+    >>> [value.name for value in (*model.graph.input, *model.graph.output)]
+    ['image', 'logits']
+    """
     _refuse_unsuitable(model)
     if model.functions:
         _inline_functions(model)
@@ -52,23 +82,12 @@ def as_classifier(model: onnx.ModelProto, size: tuple[int, int] | None = None) -
     graph.rename(_only_output(model), LOGITS)
     _cut_softmax(graph)
     graph.finish()
-    free_batch(model, shape)
+    free_batch(graph, shape)
     shapes = measure_shapes(model, IMAGE, shape)
-    classes = _classes(model, shapes.get(LOGITS, ()))
+    classes = _classes(graph, shapes)
     _set_shape(model.graph.output[0], ["batch", classes])
     channels, height, width = shape if layout == "NCHW" else (shape[2], *shape[:2])
-    return Classifier(layout, channels, height, width, classes, shapes)
-
-
-def _refuse_damaged(model: onnx.ModelProto) -> None:
-    """Names that are no valid text reach Python as bytes."""
-    graph = model.graph
-    texts = [item.name for item in (*graph.input, *graph.output, *graph.initializer)]
-    for node in graph.node:
-        texts += [node.op_type, node.domain, node.name, *node.input, *node.output]
-        texts += [item.name for item in node.attribute]
-    if any(isinstance(text, bytes) for text in texts):
-        raise ZottaError("the model holds names that are no text: the file is damaged")
+    return Classifier(graph, layout, channels, height, width, classes, shapes)
 
 
 def _refuse_unsuitable(model: onnx.ModelProto) -> None:
@@ -76,11 +95,10 @@ def _refuse_unsuitable(model: onnx.ModelProto) -> None:
         raise ZottaError(
             "the model is already exported by zotta-edge: export the fp32 model it was made from"
         )
-    opset = Graph(model).opset
-    if opset < _OLDEST_OPSET:
+    if opset(model) < _OLDEST_OPSET:
         raise ZottaError(
-            f"the model has opset {opset}, {_OLDEST_OPSET} or later is needed: export it again "
-            "with a later opset_version"
+            f"the model has opset {opset(model)}, {_OLDEST_OPSET} or later is needed: export it "
+            "again with a later opset_version"
         )
     for node in model.graph.node:
         if node.op_type in _QUANTIZED or any(part in node.op_type for part in _QUANTIZED_PARTS):
@@ -133,7 +151,7 @@ def _only_output(model: onnx.ModelProto) -> str:
 def _declare_image(
     model: onnx.ModelProto, size: tuple[int, int] | None
 ) -> tuple[Literal["NCHW", "NHWC"], Shape]:
-    """Layout and shape of one image; the declared shape becomes that, with a free batch."""
+    """Layout and shape of one image, which are declared on the input with a free batch."""
     image = _image(model)
     tensor = image.type.tensor_type
     dims = [dim.dim_value for dim in tensor.shape.dim]  # 0: left open
@@ -168,14 +186,14 @@ def _set_shape(value: onnx.ValueInfoProto, shape: list[int | str]) -> None:
 
 
 def _make_room(graph: Graph) -> None:
-    """Rename tensors of the source that have the names of outputs to come."""
+    """Rename source tensors whose names are needed for new outputs."""
     for name in graph.names():
         if _OUTPUTS.fullmatch(name):
             graph.rename(name, free_name(f"{name}.source", graph.names()))
 
 
 def _cut_softmax(graph: Graph) -> None:
-    """Leave out a final Softmax, also one that is followed by a change of shape alone."""
+    """Remove a final Softmax, also one that only reshaping follows."""
     name, last = LOGITS, None
     while (node := graph.producer(name, *_RESHAPING, "Softmax", "LogSoftmax")) is not None:
         if node.op_type not in _RESHAPING:
@@ -188,19 +206,21 @@ def _cut_softmax(graph: Graph) -> None:
 
 def _bypass(graph: Graph, softmax: onnx.NodeProto, after: onnx.NodeProto | None) -> None:
     if after is not None:
-        after.input[0] = softmax.input[0]
+        graph.set_input(after, 0, softmax.input[0])
     else:
         graph.replace(softmax, [helper.make_node("Identity", softmax.input[:1], [LOGITS])])
 
 
-def _classes(model: onnx.ModelProto, shape: Shape) -> int:
+def _classes(graph: Graph, shapes: dict[str, Shape]) -> int:
     """Number of classes; [batch, classes, 1, 1], as all-convolutional nets end, is flattened."""
+    shape = shapes.get(LOGITS, ())
     if len(shape) == 4 and shape[0] == BATCH and shape[2:] == (1, 1):
-        Graph(model).rename(LOGITS, "logits.map")
-        model.graph.output[0].name = LOGITS
-        flatten = helper.make_node("Flatten", ["logits.map"], [LOGITS], name="logits.flatten")
-        model.graph.node.append(flatten)
-        shape = shape[:2]
+        graph.rename(LOGITS, _MAP)
+        graph.model.graph.output[0].name = LOGITS
+        graph.append(helper.make_node("Flatten", [_MAP], [LOGITS], name="logits.flatten"))
+        graph.finish()
+        shapes[_MAP], shape = shape, shape[:2]
+        shapes[LOGITS] = shape
     if len(shape) != 2 or shape[0] != BATCH or shape[1] < 2:
         described = ", ".join("batch" if size < 0 else str(size) for size in shape)
         raise ZottaError(

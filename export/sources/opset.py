@@ -3,19 +3,19 @@
 import onnx
 from onnx import version_converter
 
-from zotta_edge.errors import ZottaError
-from zotta_edge.export.graph import Graph, first_line
+from zotta_edge.errors import ZottaError, one_line
+from zotta_edge.graph.nodes import opset
 
 
 def with_opset(model: onnx.ModelProto, least: int) -> onnx.ModelProto:
     """`model` itself if its opset is `least` or later, else a converted copy."""
-    opset = Graph(model).opset
-    if opset >= least:
+    present = opset(model)
+    if present >= least:
         return model
     try:
         return version_converter.convert_version(model, least)
     except Exception as error:
         raise ZottaError(
-            f"cannot raise the model from opset {opset} to {least}, which its quantization needs "
-            f"({first_line(error)}): export the source again with a later opset_version"
+            f"cannot raise the model from opset {present} to {least}, which its quantization needs "
+            f"({one_line(error)}): export the source again with a later opset_version"
         ) from error

@@ -1,4 +1,4 @@
-"""What the user names as SOURCE, as an fp32 ONNX model."""
+"""Reads or builds SOURCE as an fp32 ONNX model."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -9,14 +9,14 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import Preprocessing
-from zotta_edge.runtime.engine.session import open_session
+from zotta_edge.sessions import open_session
 
 _TIMM = "timm:"
 
 
 @dataclass(frozen=True)
 class Source:
-    """An fp32 classifier, and what its origin knows about it."""
+    """An fp32 classifier, with the preprocessing its origin prescribes."""
 
     model: onnx.ModelProto
     name: str
@@ -30,9 +30,27 @@ def load_source(
     random_weights: bool = False,
     size: tuple[int, int] | None = None,
 ) -> Source:
-    """Read or build `source`: an .onnx file, `timm:NAME`, `package.module:factory`, or a name.
+    """Read or build an fp32 classifier.
 
-    `size` is height and width, for torch modules that do not tell theirs.
+    Parameters
+    ----------
+    source
+        An .onnx file, `timm:NAME`, `package.module:factory`, or the name of an architecture.
+    weights
+        Checkpoint to load into a torch module.
+    random_weights
+        Seeded weights instead.
+    size
+        Height and width, for torch modules that do not tell theirs.
+
+    Raises
+    ------
+    ZottaError
+        If the source cannot be read, built, or run by ONNX Runtime.
+
+    >>> source = load_source("digits_resnet_gn", random_weights=True)
+    >>> source.name, source.model.graph.output[0].name, source.preprocessing.height
+    ('digits_resnet_gn', 'logits', 32)
     """
     if source.endswith(".onnx") or Path(source).exists():
         if weights or random_weights:
@@ -60,7 +78,7 @@ def load_source(
 
 
 def read_onnx(path: Path) -> onnx.ModelProto:
-    """Read a model that stands in one file; say what is wrong with anything else."""
+    """Read a model that is complete in one file; refuse anything else with the reason."""
     if path.is_dir():
         raise ZottaError(f"{path} is a folder: name the .onnx file in it")
     try:
@@ -86,7 +104,7 @@ def _check(model: onnx.ModelProto, path: Path) -> None:
             "file with onnx.save(onnx.load(PATH), NEW_PATH)"
         )
     if not all(isinstance(name, str) for name in _names(model.graph)):  # bytes: no UTF-8
-        raise ZottaError(f"{path} is damaged: it has a name that is no text")
+        raise ZottaError(f"{path} is damaged: a name in it is not valid text")
     # Not onnx.checker: it refuses operators that only ONNX Runtime knows, such as
     # SimplifiedLayerNormalization.
     open_session(path, threads=1, optimize=False)

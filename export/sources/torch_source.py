@@ -20,7 +20,7 @@ from zotta_edge.errors import ZottaError
 from zotta_edge.format import IMAGE, LOGITS, Preprocessing
 from zotta_edge.models.checkpoint import load_weights, read_checkpoint
 from zotta_edge.models.registry import architecture
-from zotta_edge.runtime.engine.session import open_session
+from zotta_edge.sessions import open_session
 
 OPSET = 21  # the first that has a native GroupNormalization with one scale a channel
 TOLERANCE = 1e-4  # largest logit difference of the ONNX model from the module
@@ -67,7 +67,7 @@ def from_factory(source: str, weights: Path | None, random_weights: bool) -> Bui
 
 
 def from_timm(name: str, weights: Path | None, random_weights: bool) -> Built:
-    """A timm model with the weights and the preparation of images that timm gives it."""
+    """A timm model with timm's weights and preprocessing."""
     try:
         import timm
     except ImportError as error:
@@ -208,7 +208,7 @@ def _imported(path: str, source: str) -> Any:
 
 
 def _timm_preprocessing(config: dict[str, Any]) -> Preprocessing | None:
-    """None where timm prepares images in a way we do not: the user has to say how then."""
+    """None if timm prepares images in a way that this package does not support."""
     interpolation, squash = config["interpolation"], config.get("crop_mode") == "squash"
     if interpolation not in ("bicubic", "bilinear"):
         return None
@@ -220,7 +220,7 @@ def _timm_preprocessing(config: dict[str, Any]) -> Preprocessing | None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """The exporter reports missing optional packages and its own deprecations; keep them away."""
+    """Suppress the exporter's reports of missing packages and deprecations."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from zotta_edge.runtime.io.sources import Source
 
 MODEL = Path(__file__).with_name("digits_vit_int8.onnx")
@@ -14,6 +17,18 @@ RESNET = Path(__file__).with_name("digits_resnet_gn_int8.onnx")
 STREAM = Path(__file__).with_name("digits_stream.npz")  # 1,079 clean digits and their labels
 CORRUPTION, SEVERITY = "fog", 5
 ABOUT = f"the embedded ViT on 1,079 handwritten digits in {CORRUPTION}, severity {SEVERITY}"
+
+
+def digits(count: int) -> "NDArray[np.uint8]":
+    """The first clean digits of the stream, for examples.
+
+    >>> digits(2).shape
+    (2, 8, 8)
+    """
+    import numpy as np
+
+    images: NDArray[np.uint8] = np.load(STREAM)["images"][:count]
+    return images
 
 
 def corrupted_stream(corruption: str = CORRUPTION, severity: int = SEVERITY) -> "Source":

@@ -10,16 +10,11 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
-from zotta_edge.errors import NotFiniteError, ZottaError
+from zotta_edge.errors import NotFiniteError, ZottaError, one_line
 from zotta_edge.format import EMBEDDING, IMAGE, LOGITS, Floats, ModelInfo
 from zotta_edge.runtime.engine.cache import Rewrite, find_or_cut, find_or_rewrite, fingerprint_of
-from zotta_edge.runtime.engine.session import (
-    ORT_ERRORS,
-    description,
-    image_axes,
-    open_session,
-    session_info,
-)
+from zotta_edge.runtime.engine.model_info import description, image_axes, session_info
+from zotta_edge.sessions import ORT_ERRORS, open_session
 
 _LARGEST = 1e18  # whose square is still a float32
 
@@ -58,17 +53,22 @@ class ModelFile:
     def session(self, model: str | Path | bytes) -> Any:
         return open_session(model, threads=self.threads, provider=self.provider)
 
-    def rewritten(self, purpose: str, rewrite: Rewrite) -> "Graph":
+    def rewritten(self, purpose: str, rewrite: Rewrite) -> "TensorSession":
         """Another graph made from the same file; it is kept beside the file, as a cut is."""
-        return Graph(self.session(find_or_rewrite(self.path, purpose, rewrite, self.fingerprint)))
+        return TensorSession(
+            self.session(find_or_rewrite(self.path, purpose, rewrite, self.fingerprint))
+        )
 
 
 class Engine:
     """Runs a model file in two halves; safe to call from several threads.
 
-    >>> engine = Engine.open("vit_int8.onnx")
-    >>> stem = engine.stem(images)
-    >>> moved = engine.cone(stem, {"blocks.3.norm1.scale": scale})  # others keep their value
+    >>> from zotta_edge.models import embedded
+    >>> engine = Engine.open(embedded.MODEL)
+    >>> stem = engine.stem(np.zeros((4, 1, 32, 32), np.float32))
+    >>> scale = engine.info.layers[engine.chosen[0]].norms[0].scale
+    >>> engine.cone(stem, {scale: 1.1 * engine.info.affines[scale]}).logits.shape
+    (4, 10)
     """
 
     def __init__(
@@ -85,8 +85,8 @@ class Engine:
         self.chosen = chosen
         self.cone_share = cone_share  # of a full pass's work
         self.passes = 0.0  # full-pass equivalents x samples executed so far
-        self._stem = Graph(stem) if stem else None
-        self._cone = Graph(cone) if cone else None
+        self._stem = TensorSession(stem) if stem else None
+        self._cone = TensorSession(cone) if cone else None
         self._image = image_axes(info.preprocessing)
         self._affines = {
             name: info.affines[name].shape[1:]
@@ -111,12 +111,12 @@ class Engine:
         if chosen is not None and len(chosen) == 0:
             session = file.session(path)
             return cls(session_info(session, path), (), 0.0, session, None, file)
-        found = find_or_cut(file.path, chosen, file.fingerprint)
-        cone = file.session(found.cone)
-        stem = found.stem and file.session(found.stem)
+        cut = find_or_cut(file.path, chosen, file.fingerprint)
+        cone = file.session(cut.cone)
+        stem = cut.stem and file.session(cut.stem)
         info = description(cone, path)
         layers = info.chosen if chosen is None else tuple(sorted(set(chosen)))
-        return cls(info, layers, found.cone_share, stem, cone, file)
+        return cls(info, layers, cut.cone_share, stem, cone, file)
 
     def stem(self, images: Floats) -> Stem:
         """Run what no chosen affine changes; `images` are prepared, [batch, C, H, W]."""
@@ -163,7 +163,7 @@ class Engine:
             self.passes += passes
 
 
-class Graph:
+class TensorSession:
     """One session whose tensors stay ONNX Runtime's own: nothing is copied on the way."""
 
     def __init__(self, session: Any) -> None:
@@ -173,7 +173,7 @@ class Graph:
 
     def shape(self, name: str) -> list[Any]:
         """As declared for an input; a free axis has a name."""
-        return next(list(one.shape) for one in self._session.get_inputs() if one.name == name)
+        return next(list(t.shape) for t in self._session.get_inputs() if t.name == name)
 
     def __call__(self, arrays: Mapping[str, Floats]) -> dict[str, Floats]:
         """`run`, from arrays to arrays."""
@@ -185,8 +185,7 @@ class Graph:
         except ORT_ERRORS as error:
             if "allocate" in str(error):
                 raise MemoryError(str(error)) from error
-            detail = " ".join(str(error).split())[:300]
-            raise ZottaError(f"onnxruntime could not run the model: {detail}") from error
+            raise ZottaError(f"onnxruntime could not run the model: {one_line(error)}") from error
         return dict(zip(self._outputs, values, strict=True))
 
 
@@ -206,8 +205,8 @@ def _as_tensor(values: Floats) -> Any:
 def _check(what: str, values: Floats, axes: tuple[int, ...]) -> None:
     """float32, [at least one, *axes]."""
     if not isinstance(values, np.ndarray) or values.dtype != np.float32:
-        found = values.dtype if isinstance(values, np.ndarray) else type(values).__name__
-        raise ZottaError(f"{what}: expected a float32 array, got {found}")
+        kind = values.dtype if isinstance(values, np.ndarray) else type(values).__name__
+        raise ZottaError(f"{what}: expected a float32 array, got {kind}")
     if values.shape[1:] != axes or len(values) == 0:
         wanted = ", ".join(map(str, axes))
         raise ZottaError(f"{what}: expected [batch, {wanted}], got {list(values.shape)}")

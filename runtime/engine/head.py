@@ -10,7 +10,7 @@ import numpy as np
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import EMBEDDING, IMAGE, LOGITS, Floats
-from zotta_edge.runtime.engine.engine import Engine, Graph
+from zotta_edge.runtime.engine.engine import Engine, TensorSession
 
 if TYPE_CHECKING:  # needs the onnx package, which a start from the cache does not load
     from onnx import ModelProto, NodeProto
@@ -21,11 +21,14 @@ _ROUNDING = 0.05  # of the logits, relative: more than any 8-bit head shows
 class Head:
     """logits = head(embedding), [batch, D] -> [batch, class].
 
-    >>> head = Head.open(engine)
-    >>> head(outputs.embedding - mean)
+    >>> from zotta_edge.models import embedded
+    >>> engine = Engine.open(embedded.MODEL)
+    >>> outputs = engine.cone(engine.stem(np.zeros((4, 1, 32, 32), np.float32)), {})
+    >>> bool(np.allclose(Head.open(engine)(outputs.embedding), outputs.logits, atol=0.05))
+    True
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: TensorSession) -> None:
         self._graph = graph
         self.channels: int = graph.shape(EMBEDDING)[1]  # D
 
@@ -59,7 +62,7 @@ class Head:
 
 def _extract(content: bytes, path: str) -> bytes:
     """The nodes between the embedding and the logits."""
-    from zotta_edge.runtime.engine.cut import build, live, parse
+    from zotta_edge.graph.subgraph import build, live, parse
 
     model = parse(content, path)
     pool = next(node for node in model.graph.node if EMBEDDING in node.output)
@@ -70,8 +73,7 @@ def _extract(content: bytes, path: str) -> bytes:
         raise ZottaError(
             f"the classifier of {path} reads more than the embedding: use another method"
         )
-    declared = {tensor.name: tensor for tensor in model.graph.output}
-    head = build(model, nodes, [], [EMBEDDING], [LOGITS], declared)
+    head = build(model, nodes, [EMBEDDING], [LOGITS])
     return bytes(head.SerializeToString(deterministic=True))
 
 
@@ -79,7 +81,7 @@ def _unpool(model: "ModelProto", pool: "NodeProto") -> "NodeProto":
     """The embedding where the pooled tensor was: a mean over one place is that place."""
     from onnx import helper, numpy_helper
 
-    axes = [list(one.ints) for one in pool.attribute if one.name == "axes"]
+    axes = [list(item.ints) for item in pool.attribute if item.name == "axes"]
     stored = {tensor.name: tensor for tensor in model.graph.initializer}
     axes += [numpy_helper.to_array(stored[name]).tolist() for name in pool.input[1:]]
     if pool.op_type == "Identity" or not axes:

@@ -30,17 +30,9 @@ class LameSettings(MethodSettings):
 class Lame(Stateless):
     """Corrects the answers of a batch; the parameters stay the source's.
 
-    Parameters
-    ----------
-    engine, settings, events
-        An opened model file, `LameSettings`, and where to report decisions.
-
-    Examples
-    --------
-    >>> import numpy as np
     >>> from zotta_edge import AdaptiveModel
     >>> from zotta_edge.models import embedded
-    >>> digits = np.load(embedded.STREAM)["images"][:16]
+    >>> digits = embedded.digits(16)
     >>> model = AdaptiveModel.load(embedded.MODEL, method="lame")
     >>> model.predict(digits).logits.shape
     (16, 10)

@@ -22,17 +22,9 @@ from zotta_edge.runtime.watch.statistics import Doubles
 class Neo:
     """logits = head(embedding - mean of all embeddings so far).
 
-    Parameters
-    ----------
-    engine, settings, events
-        An opened model file; the others are not read.
-
-    Examples
-    --------
-    >>> import numpy as np
     >>> from zotta_edge import AdaptiveModel
     >>> from zotta_edge.models import embedded
-    >>> digits = np.load(embedded.STREAM)["images"][:16]
+    >>> digits = embedded.digits(16)
     >>> model = AdaptiveModel.load(embedded.MODEL, method="neo")
     >>> model.predict(digits).adapted
     True

@@ -11,17 +11,9 @@ from zotta_edge.runtime.methods.contract import Answer, MethodSettings, Stateles
 class NoAdaptation(Stateless):
     """The source parameters, always.
 
-    Parameters
-    ----------
-    engine, settings, events
-        An opened model file; the others are not read.
-
-    Examples
-    --------
-    >>> import numpy as np
     >>> from zotta_edge import AdaptiveModel
     >>> from zotta_edge.models import embedded
-    >>> digits = np.load(embedded.STREAM)["images"][:16]
+    >>> digits = embedded.digits(16)
     >>> model = AdaptiveModel.load(embedded.MODEL, method="none")
     >>> model.predict(digits).adapted
     False

@@ -31,17 +31,9 @@ class T3ASettings(MethodSettings):
 class T3A:
     """Replaces the rows of the classifier by means of confident features.
 
-    Parameters
-    ----------
-    engine, settings, events
-        An opened model file, `T3ASettings`, and where to report decisions.
-
-    Examples
-    --------
-    >>> import numpy as np
     >>> from zotta_edge import AdaptiveModel
     >>> from zotta_edge.models import embedded
-    >>> digits = np.load(embedded.STREAM)["images"][:16]
+    >>> digits = embedded.digits(16)
     >>> model = AdaptiveModel.load(embedded.MODEL, method="t3a")
     >>> model.predict(digits).adapted
     True

@@ -42,17 +42,9 @@ class Entropy:
 class Zoo:
     """The affines of every norm follow Eq. 2's estimate of the entropy's gradient.
 
-    Parameters
-    ----------
-    engine, settings, events
-        An opened model file, `ZooSettings`, and where to report decisions.
-
-    Examples
-    --------
-    >>> import numpy as np
     >>> from zotta_edge import AdaptiveModel
     >>> from zotta_edge.models import embedded
-    >>> digits = np.load(embedded.STREAM)["images"][:16]
+    >>> digits = embedded.digits(16)
     >>> model = AdaptiveModel.load(embedded.MODEL, method="zoo")
     >>> model.predict(digits).adapted, model.status()["steps"]
     (True, 1)

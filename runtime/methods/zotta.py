@@ -51,17 +51,9 @@ class ZottaSettings(
 class Zotta:
     """Estimates a gradient from perturbed passes, steps, answers; only while drift makes it pay.
 
-    Parameters
-    ----------
-    engine, settings, events
-        An opened model file, `ZottaSettings`, and where to report decisions.
-
-    Examples
-    --------
-    >>> import numpy as np
     >>> from zotta_edge import AdaptiveModel
     >>> from zotta_edge.models import embedded
-    >>> digits = np.load(embedded.STREAM)["images"][:16]
+    >>> digits = embedded.digits(16)
     >>> from zotta_edge import Settings
     >>> model = AdaptiveModel.load(embedded.MODEL, Settings(always=True, pairs=1), "zotta")
     >>> model.predict(digits).adapted, model.status()["steps"]

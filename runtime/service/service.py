@@ -15,7 +15,7 @@ import numpy as np
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import Floats
 from zotta_edge.runtime.adaptive import AdaptiveModel, Result
-from zotta_edge.runtime.engine.session import image_axes
+from zotta_edge.runtime.engine.model_info import image_axes
 from zotta_edge.runtime.service.config import Config
 from zotta_edge.runtime.service.http.errors import ServiceError
 from zotta_edge.runtime.service.http.protocol import VERSION

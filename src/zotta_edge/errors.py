@@ -10,3 +10,12 @@ class ZottaError(Exception):
 
 class NotFiniteError(ZottaError):
     """A pass gave numbers that are not finite, or whose squares are not: nothing is learned."""
+
+
+def one_line(error: BaseException) -> str:
+    """What another library says, short enough to be quoted in a message of ours.
+
+    >>> one_line(ValueError("wrong\\n  shape"))
+    'wrong shape'
+    """
+    return " ".join(str(error).split())[:300] or type(error).__name__

@@ -18,7 +18,10 @@ def replacing(path: str | Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; put it in place when the block ends without an error.
 
     >>> with replacing("preds.csv") as temporary:
-    ...     temporary.write_text("...")
+    ...     temporary.write_text("image,label")
+    11
+    >>> Path("preds.csv").read_text()
+    'image,label'
     """
     path = Path(path)
     try:

@@ -14,10 +14,11 @@ from zotta_edge.format import ModelInfo
 from zotta_edge.models.embedded import MODEL, RESNET, STREAM
 from zotta_edge.models.registry import ARCHITECTURES
 from zotta_edge.runtime.engine.engine import Outputs
-from zotta_edge.runtime.engine.session import open_session, read_info
+from zotta_edge.runtime.engine.model_info import read_info
 from zotta_edge.runtime.io.preprocessing import fit, prepare
 from zotta_edge.runtime.watch.statistics import Queue, Source, entropies
 from zotta_edge.runtime.zeroth.objective import EntropyAndAlignment
+from zotta_edge.sessions import open_session
 
 torch = pytest.importorskip("torch")
 

@@ -20,7 +20,7 @@ from zotta_edge.errors import ZottaError
 from zotta_edge.export.pipeline import ExportOptions, export_model
 from zotta_edge.format import to_metadata
 from zotta_edge.models import embedded
-from zotta_edge.runtime.engine.session import read_info
+from zotta_edge.runtime.engine.model_info import read_info
 
 RULES = ("purity", "all", "parameters", "gradient", "influence")
 

@@ -18,7 +18,7 @@ from zotta_edge.calibration.selection import Choice
 from zotta_edge.format import Floats, Prime, from_metadata, to_metadata
 from zotta_edge.models import embedded
 from zotta_edge.runtime.engine.engine import Engine
-from zotta_edge.runtime.engine.session import read_info
+from zotta_edge.runtime.engine.model_info import read_info
 from zotta_edge.runtime.io.arrays import load_images
 from zotta_edge.runtime.methods.primed.gauss_newton import GaussNewton
 from zotta_edge.runtime.watch.statistics import pooled

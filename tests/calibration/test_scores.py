@@ -12,7 +12,7 @@ from zotta_edge.calibration.statistics import source_statistics
 from zotta_edge.errors import ZottaError
 from zotta_edge.export.pipeline import ExportOptions, export_model
 from zotta_edge.format import Calibration, Floats, ModelInfo
-from zotta_edge.runtime.engine.session import read_info
+from zotta_edge.runtime.engine.model_info import read_info
 from zotta_edge.runtime.zeroth.parameters import Parameters
 
 

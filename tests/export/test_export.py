@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import nets
 import numpy as np
 import onnx
 import onnxruntime as ort
@@ -16,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from zotta_edge.__main__ import main
 from zotta_edge.export.pipeline import ExportOptions, export_model
-from zotta_edge.runtime.engine.session import read_info
+from zotta_edge.runtime.engine.model_info import read_info
 
 FLAGS = ["--mean", "0.5", "--std", "0.25"]
 
@@ -48,6 +49,17 @@ def test_file_is_an_ordinary_classifier(source: Path, tmp_path: Path, precision:
     assert [feature.shape[1] for feature in features] == [layer.channels for layer in info.layers]
     assert info.preprocessing.mean == (0.5, 0.5, 0.5)
     assert info.recipe.precision == precision
+
+
+def test_a_transformer_takes_few_sessions(tmp_path: Path, sessions: list[object]) -> None:
+    """To read it, measure it, check it twice and quantize it: not one for each attention."""
+    source = tmp_path / "vit.onnx"
+    onnx.save(nets.load("vit", 17), source)
+    options = ExportOptions(mean=(0.5,), std=(0.5,))
+    export_model(str(source), tmp_path / "out.onnx", options)
+    operators = {node.op_type for node in onnx.load(tmp_path / "out.onnx").graph.node}
+    assert {"QAttention", "FastGelu"} <= operators
+    assert len(sessions) == 7
 
 
 def test_affines_accept_one_value_a_sample(source: Path, tmp_path: Path) -> None:

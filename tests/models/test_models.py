@@ -16,7 +16,7 @@ from zotta_edge.models import embedded
 from zotta_edge.models.checkpoint import load_weights, read_checkpoint
 from zotta_edge.models.registry import ARCHITECTURES, architecture
 from zotta_edge.models.train_digits import Digits, Recipe, accuracy, as_input, digits, train
-from zotta_edge.runtime.engine.session import read_info
+from zotta_edge.runtime.engine.model_info import read_info
 from zotta_edge.runtime.io.preprocessing import prepare
 
 

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import EMBEDDING, IMAGE, LOGITS, ModelInfo, Norm, from_metadata
-from zotta_edge.runtime.engine.cut import build, live, parse
+from zotta_edge.graph.index import Graph
+from zotta_edge.graph.subgraph import build, live, parse
 
 SHARE = "zotta.share"  # the input that is added
 EPSILON = 1e-5  # of BatchNorm; the file keeps none, and in units of `hat` it hardly counts
@@ -32,76 +33,68 @@ class _BatchNorm:
 
 def has_batch_norms(path: Path) -> bool:
     model = parse(path.read_bytes(), str(path))
-    return bool(_batch_norms(model, _info(model, str(path))))
+    return bool(_batch_norms(Graph(model), _info(model, str(path))))
 
 
 def with_batch_statistics(content: bytes, path: str) -> bytes:
     """The same model with one input more, SHARE [1]: w, the batch's part of the statistics."""
     model = parse(content, path)
-    info = _info(model, path)
-    norms = _batch_norms(model, info)
+    graph, info = Graph(model), _info(model, path)
+    norms = _batch_norms(graph, info)
     if not norms:
         raise ZottaError(
             f"{path} has no BatchNorm, whose statistics bn_adapt replaces: use another method"
         )
-    _add_scalars(model)
+    _add_scalars(graph)
     for norm in norms:
-        _mix(model, norm)
+        _mix(graph, norm)
     outputs = [LOGITS, *(layer.feature for layer in info.layers), EMBEDDING]
-    declared = {tensor.name: tensor for tensor in (*model.graph.input, *model.graph.output)}
-    nodes = live(model.graph.node, outputs)
-    made = build(model, nodes, [], [IMAGE, SHARE], outputs, declared)
-    return bytes(made.SerializeToString(deterministic=True))
+    changed = build(model, live(graph.nodes, outputs), [IMAGE, SHARE], outputs)
+    return bytes(changed.SerializeToString(deterministic=True))
 
 
 def _info(model: ModelProto, path: str) -> ModelInfo:
     return from_metadata({entry.key: entry.value for entry in model.metadata_props}, path)
 
 
-def _batch_norms(model: ModelProto, info: ModelInfo) -> list[_BatchNorm]:
-    candidates = (_batch_norm(model, norm) for norm in info.norms)
-    return [norm for norm in candidates if norm is not None]
+def _batch_norms(graph: Graph, info: ModelInfo) -> list[_BatchNorm]:
+    norms = (_batch_norm(graph, norm) for norm in info.norms)
+    return [norm for norm in norms if norm is not None]
 
 
-def _batch_norm(model: ModelProto, norm: Norm) -> _BatchNorm | None:
+def _batch_norm(graph: Graph, norm: Norm) -> _BatchNorm | None:
     """Where its scale is applied; None: another kind of norm."""
     scale, channel = norm.scale, norm.shape.index(norm.channels, 1)
-    product = _reader(model, scale)
+    product = graph.consumers[scale][0]
     if product.op_type == "Transpose":  # integer kernels have the channels last
         scale, channel = product.output[0], len(norm.shape) - 1
-        product = _reader(model, scale)
-    hat = next(read for read in product.input if read != scale)
+        product = graph.consumers[scale][0]
+    hat = next(name for name in product.input if name != scale)
     axes = [axis for axis in range(len(norm.shape)) if axis != channel]
-    return _BatchNorm(product, hat, axes) if _comes_from_weights(model, hat) else None
+    return _BatchNorm(product, hat, axes) if _comes_from_weights(graph, hat) else None
 
 
-def _reader(model: ModelProto, name: str) -> NodeProto:
-    reader: NodeProto = next(node for node in model.graph.node if name in node.input)
-    return reader
-
-
-def _comes_from_weights(model: ModelProto, hat: str) -> bool:
+def _comes_from_weights(graph: Graph, hat: str) -> bool:
     """What other norms leave comes from a norm of their own, or from a division."""
-    producers = {name: node for node in model.graph.node for name in node.output}
-    node = producers.get(hat)
+    node = graph.producers.get(hat)
     while node is not None and node.op_type in _LAYOUT:
-        node = producers.get(node.input[0])
+        node = graph.producers.get(node.input[0])
     if node is None:
         return False
-    constants = {tensor.name for tensor in model.graph.initializer}
-    biased = node.op_type == "Add" and not constants.isdisjoint(node.input)  # an integer kernel's
+    # Integer kernels add their bias in a node of its own.
+    biased = node.op_type == "Add" and any(graph.constant(x) is not None for x in node.input)
     return node.op_type in _WEIGHTED or biased
 
 
-def _add_scalars(model: ModelProto) -> None:
+def _add_scalars(graph: Graph) -> None:
     for name, value in ((_ONE, 1.0), (_EPSILON, EPSILON)):
-        array = np.array([value], np.float32)
-        model.graph.initializer.append(numpy_helper.from_array(array, name))
-    model.graph.input.append(helper.make_tensor_value_info(SHARE, TensorProto.FLOAT, [1]))
-    model.graph.node.insert(0, helper.make_node("Sub", [_ONE, SHARE], [_REST]))
+        graph.add_constant(name, np.array([value], np.float32))
+    share = helper.make_tensor_value_info(SHARE, TensorProto.FLOAT, [1])
+    graph.model.graph.input.append(share)
+    graph.insert_after(SHARE, [helper.make_node("Sub", [_ONE, SHARE], [_REST])])
 
 
-def _mix(model: ModelProto, norm: _BatchNorm) -> None:
+def _mix(graph: Graph, norm: _BatchNorm) -> None:
     """hat <- (hat - w mu) / sqrt(1 - w + w (var + epsilon)), mu and var those of the batch."""
     hat, nodes = norm.hat, list[NodeProto]()
 
@@ -110,7 +103,7 @@ def _mix(model: ModelProto, norm: _BatchNorm) -> None:
         return str(nodes[-1].output[0])
 
     def mean(x: str) -> str:
-        nodes.append(_mean(model, x, norm.axes, f"{hat}.b{len(nodes)}"))
+        nodes.append(_mean(graph, x, norm.axes, f"{hat}.b{len(nodes)}"))
         return str(nodes[-1].output[0])
 
     mu = mean(hat)
@@ -119,18 +112,12 @@ def _mix(model: ModelProto, norm: _BatchNorm) -> None:
     mixed = made("Add", made("Mul", variance, SHARE), _REST)
     moved = made("Sub", hat, made("Mul", mu, SHARE))
     renormalized = made("Div", moved, made("Sqrt", mixed))
-    place = list(model.graph.node).index(norm.product)
-    for index, read in enumerate(norm.product.input):
-        if read == hat:
-            norm.product.input[index] = renormalized
-    for offset, node in enumerate(nodes):
-        model.graph.node.insert(place + offset, node)
+    graph.set_input(norm.product, list(norm.product.input).index(hat), renormalized)
+    graph.insert_before(norm.product, nodes)
 
 
-def _mean(model: ModelProto, x: str, axes: list[int], output: str) -> NodeProto:
-    opset = next(each.version for each in model.opset_import if each.domain in ("", "ai.onnx"))
-    if opset < 18:
+def _mean(graph: Graph, x: str, axes: list[int], output: str) -> NodeProto:
+    if graph.opset < 18:
         return helper.make_node("ReduceMean", [x], [output], axes=axes, keepdims=1)
-    name = f"{output}.axes"
-    model.graph.initializer.append(numpy_helper.from_array(np.array(axes, np.int64), name))
+    name = graph.add_constant(f"{output}.axes", np.array(axes, np.int64))
     return helper.make_node("ReduceMean", [x, name], [output], keepdims=1)

@@ -25,13 +25,6 @@ class BatchNormSettings(MethodSettings):
 class BatchNormAdaptation(Stateless):
     """The batch has a share of n / (n + N) in mean and variance.
 
-    Parameters
-    ----------
-    engine, settings, events
-        An opened model file with BatchNorms, `BatchNormSettings`, and where to report decisions.
-
-    Examples
-    --------
     >>> from zotta_edge import AdaptiveModel
     >>> from zotta_edge.models import embedded
     >>> AdaptiveModel.load(embedded.MODEL, method="bn_adapt")  # doctest: +ELLIPSIS

@@ -26,17 +26,9 @@ from zotta_edge.runtime.watch.statistics import Doubles, Queue, Source, moments
 class Foa:
     """Tries a generation of candidates on each batch and answers with the best.
 
-    Parameters
-    ----------
-    engine, settings, events
-        An opened model file, `FoaSettings`, and where to report decisions.
-
-    Examples
-    --------
-    >>> import numpy as np
     >>> from zotta_edge import AdaptiveModel
     >>> from zotta_edge.models import embedded
-    >>> digits = np.load(embedded.STREAM)["images"][:16]
+    >>> digits = embedded.digits(16)
     >>> from zotta_edge import Settings
     >>> model = AdaptiveModel.load(embedded.MODEL, Settings(foa_candidates=5), "foa")
     >>> model.predict(digits).adapted, model.status()["searched"]

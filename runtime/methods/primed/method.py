@@ -10,10 +10,9 @@ What is still off where the classifier reads is taken out there: logits = head(e
 Before all that, images of a drifted stream go through the filter that brings them closest to the
 source, if one does.
 
->>> import numpy as np
 >>> from zotta_edge import AdaptiveModel
 >>> from zotta_edge.models import embedded
->>> digits = np.load(embedded.STREAM)["images"][:64] // 4 + 128  # in a haze
+>>> digits = embedded.digits(64) // 4 + 128  # in a haze
 >>> model = AdaptiveModel.load(embedded.MODEL, method="primed")
 >>> model.predict(digits).adapted
 True
@@ -53,11 +52,6 @@ class Primed:
 
     A stream like the source moves nothing. After a large move the batch is answered again, where
     the budget allows it. Another stream, or another filter, starts from the source.
-
-    Parameters
-    ----------
-    engine, settings, events
-        An opened model file, `PrimedSettings`, and where to report decisions.
     """
 
     moves_affines: ClassVar[bool] = True

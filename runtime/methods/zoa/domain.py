@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from zotta_edge.format import IMAGE, Floats
 from zotta_edge.runtime.engine.engine import Engine
-from zotta_edge.runtime.engine.session import image_axes
+from zotta_edge.runtime.engine.model_info import image_axes
 from zotta_edge.runtime.methods.zoa.settings import ZoaSettings
 from zotta_edge.runtime.watch.statistics import Doubles
 
@@ -85,7 +85,7 @@ def _first_convolution(content: bytes, path: str) -> bytes:
     """From the image to the spatial mean of the first convolution's output, and of its square."""
     from onnx import TensorProto, helper
 
-    from zotta_edge.runtime.engine.cut import build, live, parse
+    from zotta_edge.graph.subgraph import build, live, parse
 
     model = parse(content, path)
     made = (node.output[0] for node in model.graph.node if node.op_type == "Conv")
@@ -96,10 +96,9 @@ def _first_convolution(content: bytes, path: str) -> bytes:
         helper.make_node("GlobalAveragePool", [f"{_SQUARE}.map"], [_SQUARE]),
     ]
     nodes = [*live(model.graph.node, [output]), *pool]
-    declared = {tensor.name: tensor for tensor in model.graph.input}
-    declared |= {
+    declared = {
         name: helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", None, 1, 1])
         for name in (_MEAN, _SQUARE)
     }
-    first = build(model, nodes, [], [IMAGE], [_MEAN, _SQUARE], declared)
+    first = build(model, nodes, [IMAGE], [_MEAN, _SQUARE], declared)
     return bytes(first.SerializeToString(deterministic=True))

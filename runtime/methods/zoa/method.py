@@ -29,17 +29,9 @@ from zotta_edge.runtime.zeroth.parameters import Parameters
 class Zoa:
     """Learns one delta of the affines a domain, and a mixture of those of earlier domains.
 
-    Parameters
-    ----------
-    engine, settings, events
-        An opened model file, `ZoaSettings`, and where to report decisions.
-
-    Examples
-    --------
-    >>> import numpy as np
     >>> from zotta_edge import AdaptiveModel
     >>> from zotta_edge.models import embedded
-    >>> digits = np.load(embedded.STREAM)["images"][:16]
+    >>> digits = embedded.digits(16)
     >>> model = AdaptiveModel.load(embedded.MODEL, method="zoa")
     >>> model.predict(digits).adapted, model.status()["domains"]
     (True, 1)

@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 from zotta_edge.errors import NotFiniteError, ZottaError
 from zotta_edge.format import Floats
 from zotta_edge.runtime.adaptive import Result
-from zotta_edge.runtime.engine.session import image_axes
+from zotta_edge.runtime.engine.model_info import image_axes
 from zotta_edge.runtime.io.images import Image, decode
 from zotta_edge.runtime.io.preprocessing import as_batch, fit
 from zotta_edge.runtime.service.http import protocol

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from zotta_edge.format import IMAGE, LOGITS, ModelInfo
 from zotta_edge.runtime.adaptive import Result
-from zotta_edge.runtime.engine.session import image_axes
+from zotta_edge.runtime.engine.model_info import image_axes
 from zotta_edge.runtime.service.http.errors import ServiceError
 
 VERSION = "1"  # of the one model that is served

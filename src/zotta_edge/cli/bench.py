@@ -11,7 +11,7 @@ from zotta_edge.errors import ZottaError
 
 if TYPE_CHECKING:
     from zotta_edge.bench.run.conditions import Model, Request
-    from zotta_edge.bench.run.subjects import Origin
+    from zotta_edge.bench.run.origin import Origin
 
 HELP = """Compare adaptation methods on your own model and images
 
@@ -179,7 +179,7 @@ def _request(args: argparse.Namespace) -> "Request":
 
 
 def _origin(args: argparse.Namespace, needed: bool) -> "Origin | None":
-    from zotta_edge.bench.run.subjects import Origin
+    from zotta_edge.bench.run.origin import Origin
 
     if not needed:
         return None

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from zotta_edge.errors import ZottaError
 from zotta_edge.export.layers.group import add_features
 from zotta_edge.export.norms.expose import expose_norms
+from zotta_edge.export.sources.classifier import as_classifier
 from zotta_edge.format import Layer
 
 Floats = NDArray[np.float32]
@@ -20,10 +21,11 @@ AXES = {"tokens": 1, "map": (2, 3), "nhwc": (1, 2), "vector": ()}
 
 def layers_of(model: onnx.ModelProto, pattern: str | None = None) -> tuple[Layer, ...]:
     """Build the layers, and check every pooled output against the tensor that it is the mean of."""
-    found = expose_norms(model)
-    layers = add_features(model, found, pattern)
+    classifier = as_classifier(model)
+    norms = expose_norms(classifier)
+    layers = add_features(classifier, norms, pattern)
     onnx.checker.check_model(model)
-    assert [norm for layer in layers for norm in layer.norms] == [item.norm for item in found]
+    assert [norm for layer in layers for norm in layer.norms] == [item.norm for item in norms]
     check_features(model, layers)
     return layers
 
@@ -165,9 +167,10 @@ def test_layers_by_pattern() -> None:
     [("nothing", r"matches none of the 7 norms.*blocks\.0\.norm1"), ("(", "regular expression")],
 )
 def test_pattern_that_cannot_work_is_refused(pattern: str, message: str) -> None:
-    model = nets.load("vit", 17)
+    classifier = as_classifier(nets.load("vit", 17))
+    norms = expose_norms(classifier)
     with pytest.raises(ZottaError, match=message):
-        add_features(model, expose_norms(model), pattern)
+        add_features(classifier, norms, pattern)
 
 
 def test_layers_without_an_output_of_their_own_join_the_next() -> None:

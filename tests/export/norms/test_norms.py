@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from zotta_edge.errors import ZottaError
-from zotta_edge.export.norms.expose import FoundNorm, expose_norms
+from zotta_edge.export.norms.expose import ExposedNorm, expose_norms
 from zotta_edge.export.sources.classifier import as_classifier
 
 Floats = NDArray[np.float32]
@@ -44,12 +44,12 @@ def affines(model: onnx.ModelProto) -> dict[str, Floats]:
     }
 
 
-def check_exposed(source: onnx.ModelProto) -> list[FoundNorm]:
+def check_exposed(source: onnx.ModelProto) -> list[ExposedNorm]:
     """Expose and compare: same logits, per-sample affines, no affine without effect."""
     model = onnx.ModelProto()
     model.CopyFrom(source)
     classifier = as_classifier(model)
-    found = expose_norms(model, classifier)
+    found = expose_norms(classifier)
     onnx.checker.check_model(model)
     before, after = Runner(source), Runner(model)
     rng = np.random.default_rng(0)
@@ -87,7 +87,7 @@ def check_alive(model: Runner, source: dict[str, Floats], images: Floats) -> Non
         assert np.abs(model(images[:2], **{name: moved}) - logits).max() > 1e-5, name
 
 
-def kinds(found: list[FoundNorm]) -> set[tuple[str, str]]:
+def kinds(found: list[ExposedNorm]) -> set[tuple[str, str]]:
     return {(item.form, item.norm.kind) for item in found}
 
 
@@ -146,14 +146,14 @@ def test_fixed_batch_is_freed(name: str, opset: int) -> None:
 def test_names_are_module_paths() -> None:
     expected = [f"blocks.{i}.norm{j}" for i in range(3) for j in (1, 2)] + ["norm"]
     for opset in (11, 17, 18):
-        found = expose_norms(nets.load("vit", opset))
+        found = expose_norms(as_classifier(nets.load("vit", opset)))
         assert [item.norm.name for item in found] == expected
 
 
 def test_exposed_values_are_those_of_the_torch_module() -> None:
     net = nets.make("resnet-bn")
     model = nets.export(net, 17)
-    expose_norms(model)
+    expose_norms(as_classifier(model))
     values = affines(model)
     state = net.state_dict()
     assert values["layer1.0.norm1.scale"].shape == (1, 8, 1, 1)
@@ -168,7 +168,7 @@ def test_final_softmax_is_cut() -> None:
 
     net = nets.make("vgg")
     model = nets.export(net, 17)
-    found = expose_norms(model)
+    found = expose_norms(as_classifier(model))
     assert kinds(list(found)) == {(BN, "map"), (BN, "vector")}
     images = torch.randn(4, 3, nets.SIZE, nets.SIZE)
     with torch.no_grad():
@@ -322,7 +322,7 @@ def test_ort_simplified_and_skip_norms() -> None:
             node.output[1] = node.output[2] = ""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
-    found = expose_norms(copy)
+    found = expose_norms(as_classifier(copy))
     assert [item.form for item in found] == [
         "SimplifiedLayerNormalization",
         LN,
@@ -340,7 +340,7 @@ def test_old_files_that_list_all_initializers_as_inputs() -> None:
         shape = list(tensor.dims)
         entry = helper.make_tensor_value_info(tensor.name, TensorProto.FLOAT, shape)
         model.graph.input.append(entry)
-    expose_norms(model)
+    expose_norms(as_classifier(model))
     assert model.ir_version >= 4
     names = [value.name for value in model.graph.input]
     assert names == ["image", "norm0.scale", "norm0.shift"]
@@ -404,7 +404,7 @@ def test_norm_over_windows_of_the_batch_stays_fixed() -> None:
     shapes = {"windows": np.array([-1, 4, 8]), "to_map": np.array([-1, 8, 8, 8])}
     model = map_graph(body, 17, scale=positive(8), shift=values(8), **shapes)
     said: list[str] = []
-    found = expose_norms(model, None, said.append)
+    found = expose_norms(as_classifier(model), said.append)
     assert [item.form for item in found] == [IN]
     assert len(said) == 1
     assert "stays fixed" in said[0]
@@ -506,7 +506,7 @@ def welded_batch() -> onnx.ModelProto:
 )
 def test_unsuitable_models_are_refused(model: onnx.ModelProto, message: str) -> None:
     with pytest.raises(ZottaError, match=message) as caught:
-        expose_norms(model)
+        expose_norms(as_classifier(model))
     assert "\n" not in str(caught.value)
 
 
@@ -517,7 +517,7 @@ def test_size_left_open_can_be_given() -> None:
     dims[2].dim_param = dims[3].dim_param = "side"
     classifier = as_classifier(model, (12, 10))
     assert classifier.image == (3, 12, 10)
-    assert len(expose_norms(model, classifier)) == 1
+    assert len(expose_norms(classifier)) == 1
     with pytest.raises(ZottaError, match=re.escape("12 x 10, not 9 x 9")):
         as_classifier(model, (9, 9))
 

@@ -9,21 +9,22 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from zotta_edge.export.graph import Graph, open_session
 from zotta_edge.export.norms.expose import expose_norms
 from zotta_edge.export.quantize.attention import find_attentions
 from zotta_edge.export.quantize.gelu import find_gelus
 from zotta_edge.export.quantize.int8 import quantize_int8
-from zotta_edge.export.shapes import measure_shapes
+from zotta_edge.export.sources.classifier import Classifier, as_classifier
 from zotta_edge.format import IMAGE, LOGITS
+from zotta_edge.sessions import open_session
 
 OPSETS = (11, 17, 21)  # GELU spelled out with Erf in the first two, one node in the last
 IMAGE_SHAPE = (3, nets.SIZE, nets.SIZE)
 
 
-def adaptable(model: onnx.ModelProto) -> onnx.ModelProto:
-    expose_norms(model)
-    return model
+def adaptable(model: onnx.ModelProto) -> Classifier:
+    classifier = as_classifier(model)
+    expose_norms(classifier)
+    return classifier
 
 
 class BiasedAttention(nets.Attention):
@@ -43,28 +44,29 @@ class BiasedAttention(nets.Attention):
 
 @pytest.mark.parametrize("opset", OPSETS)
 def test_every_attention_and_gelu_is_found(opset: int) -> None:
-    graph = Graph(adaptable(nets.load("vit", opset)))
-    found = find_attentions(graph, measure_shapes(graph.model, IMAGE, IMAGE_SHAPE))
+    classifier = adaptable(nets.load("vit", opset))
+    found = find_attentions(classifier.graph, classifier.shapes)
     assert [attention.heads for attention in found] == [2, 2, 2]
     assert {attention.weight.shape for attention in found} == {(16, 48)}
-    assert len(find_gelus(graph)) == 3
+    assert len(find_gelus(classifier.graph)) == 3
 
 
 def test_a_bias_on_the_scores_is_not_taken_for_attention() -> None:
     torch.manual_seed(0)
     model = nets.export(nets.ViT(attention=BiasedAttention).eval(), 17)
-    graph = Graph(adaptable(model))
-    assert not find_attentions(graph, measure_shapes(graph.model, IMAGE, IMAGE_SHAPE))
+    classifier = adaptable(model)
+    assert not find_attentions(classifier.graph, classifier.shapes)
 
 
 @pytest.mark.parametrize("opset", OPSETS)
 def test_fused_logits_follow_fp32(opset: int) -> None:
-    model = adaptable(nets.load("vit", opset))
-    quantized, _ = quantize_int8(model, "avx2")
+    model = nets.load("vit", opset)
+    quantized, _ = quantize_int8(model, "avx2", adaptable(model).shapes)
     operators = Counter(node.op_type for node in quantized.graph.node)
     assert operators["QAttention"] == operators["FastGelu"] == 3
     images = np.random.default_rng(0).standard_normal((8, *IMAGE_SHAPE), dtype=np.float32)
     expected, found = (
-        open_session(each).run([LOGITS], {IMAGE: images})[0] for each in (model, quantized)
+        open_session(each.SerializeToString()).run([LOGITS], {IMAGE: images})[0]
+        for each in (model, quantized)
     )
     assert np.linalg.norm(found - expected) / np.linalg.norm(expected) < 0.1

@@ -49,6 +49,11 @@ def test_activations_are_rounded_to_e4m3_ties_included() -> None:
     assert sum(matches) == 1
 
 
+def test_a_net_without_weights_worth_storing_in_8_bits_stays_as_it_is() -> None:
+    model, _ = quantize_fp8(rounding_model(8))
+    assert [node.op_type for node in model.graph.node] == ["MatMul", "MatMul"]
+
+
 def test_weights_are_widened_once_at_load(residual_net: onnx.ModelProto, tmp_path: Path) -> None:
     onnx.save(residual_net, tmp_path / "net.onnx")
     path = tmp_path / "fp8.onnx"

@@ -21,10 +21,9 @@ from zotta_edge.format import (
     Recipe,
     to_metadata,
 )
-from zotta_edge.runtime.engine.cost_model import work
 from zotta_edge.runtime.engine.cut import Halves, cut
 from zotta_edge.runtime.engine.engine import Engine, Outputs
-from zotta_edge.runtime.engine.session import open_session
+from zotta_edge.sessions import open_session
 
 
 @pytest.fixture(scope="module")
@@ -214,33 +213,6 @@ def test_refusals(model: Path) -> None:
     del missing.graph.output[2]
     with pytest.raises(ZottaError, match=r"toy\.onnx does not match .* no output feature\.1"):
         cut(missing.SerializeToString(), (1,), "toy.onnx")
-
-
-@pytest.mark.parametrize(
-    ("op", "inputs", "output", "attributes", "multiply_adds"),
-    [
-        ("MatMul", [(1, 7, 3), (3, 5)], (1, 7, 5), {}, 7 * 3 * 5),
-        ("MatMulInteger", [(1, 7, 3), (3, 5)], (1, 7, 5), {}, 7 * 3 * 5 / 2),
-        ("Gemm", [(3, 7), (3, 5)], (7, 5), {"transA": 1}, 7 * 3 * 5),
-        ("Conv", [(1, 4, 9, 9), (8, 4, 3, 3)], (1, 8, 7, 7), {}, 8 * 7 * 7 * 4 * 9),
-        ("Conv", [(1, 8, 9, 9), (8, 1, 3, 3)], (1, 8, 7, 7), {"group": 8}, 8 * 7 * 7 * 9),
-        ("QLinearConv", [(), (), (), (8, 4, 3, 3)], (1, 8, 7, 7), {}, 8 * 7 * 7 * 4 * 9 / 2),
-        ("ConvTranspose", [(1, 4, 5, 5), (4, 8, 2, 2)], (1, 8, 10, 10), {}, 4 * 25 * 8 * 4),
-    ],
-)
-def test_work_counts_multiply_adds(
-    op: str,
-    inputs: list[tuple[int, ...]],
-    output: tuple[int, ...],
-    attributes: dict[str, int],
-    multiply_adds: float,
-) -> None:
-    elementwise = work("Add", [output, output], [output], {})
-    assert work(op, inputs, [output], attributes) - elementwise == multiply_adds
-
-
-def test_views_are_free() -> None:
-    assert work("Reshape", [(4, 4), (1,)], [(16,)], {}) == 0
 
 
 PRECISIONS = ("fp32", "int8", "fp8")

@@ -14,7 +14,7 @@ import toy
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import Floats, to_metadata
 from zotta_edge.runtime.engine.engine import Engine, Outputs
-from zotta_edge.runtime.engine.session import read_info
+from zotta_edge.runtime.engine.model_info import read_info
 
 SCALE, SHIFT = "blocks.1.norm.scale", "blocks.1.norm.shift"
 

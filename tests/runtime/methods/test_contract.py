@@ -22,7 +22,7 @@ from zotta_edge.errors import NotFiniteError
 from zotta_edge.export.pipeline import ExportOptions, export_model
 from zotta_edge.format import ModelInfo
 from zotta_edge.models import embedded
-from zotta_edge.runtime.engine.session import read_info
+from zotta_edge.runtime.engine.model_info import read_info
 from zotta_edge.runtime.io.preprocessing import as_batch
 from zotta_edge.runtime.io.sources import Sample
 from zotta_edge.runtime.job import adapt_stream

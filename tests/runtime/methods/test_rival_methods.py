@@ -350,8 +350,8 @@ def test_a_filter_of_zero_is_the_model(tmp_path: Path) -> None:
 
 def test_prompts_are_tokens_more(tmp_path: Path) -> None:
     """Against the same net in torch, prompts put in by hand."""
-    from zotta_edge.runtime.engine.session import open_session
     from zotta_edge.runtime.methods.foa.prompts import PROMPTS, searchable
+    from zotta_edge.sessions import open_session
 
     path = exported("vit", 17, tmp_path)
     session = open_session(searchable(path.read_bytes(), "vit.onnx"), threads=1)

@@ -11,7 +11,7 @@ import pytest
 
 from zotta_edge import AdaptiveModel, Settings, ZottaError
 from zotta_edge.models import embedded
-from zotta_edge.runtime.engine.session import read_info
+from zotta_edge.runtime.engine.model_info import read_info
 from zotta_edge.runtime.io.preprocessing import prepare
 from zotta_edge.runtime.methods.registry import METHODS
 from zotta_edge.runtime.service.config import Config

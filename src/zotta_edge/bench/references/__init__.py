@@ -1,8 +1,8 @@
 """What back-propagation reaches: published systems in torch fp32, to compare with, never to ship.
 
-    >>> network = Network(module, info)           # any torch classifier, and its model file's info
-    >>> tent = find("tent")(network, source, seed=0)
-    >>> logits = tent.predict(images)             # float32 [batch, C, H, W], already normalized
+    network = Network(module, info)           # any torch classifier, and its model file's info
+    tent = find("tent")(network, source, seed=0)
+    logits = tent.predict(images)             # float32 [batch, C, H, W], already normalized
 
 Each is written from its paper. The caller decides on torch's threads.
 """

@@ -13,12 +13,12 @@ import numpy as np
 
 from zotta_edge.bench.data.datasets import CLEAN, Dataset, Images, Numbers, check_classes
 from zotta_edge.bench.data.scenarios import SCENARIOS, Stream, batch_size
-from zotta_edge.bench.run.subjects import Origin
+from zotta_edge.bench.run.origin import Origin
 from zotta_edge.bench.run.variants import Variant
 from zotta_edge.errors import ZottaError
 from zotta_edge.files import sha256
 from zotta_edge.format import ModelInfo
-from zotta_edge.runtime.engine.session import read_info
+from zotta_edge.runtime.engine.model_info import read_info
 from zotta_edge.version import __version__
 
 

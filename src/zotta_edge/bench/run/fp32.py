@@ -9,14 +9,14 @@ import torch
 from torch import nn
 
 from zotta_edge.bench.references import Network, find
-from zotta_edge.bench.run.subjects import Origin
+from zotta_edge.bench.run.origin import Origin
 from zotta_edge.calibration.samples import read_samples
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import Floats
 from zotta_edge.models.checkpoint import State, load_weights, read_checkpoint
 from zotta_edge.models.registry import ARCHITECTURES
 from zotta_edge.runtime.adaptive import Result
-from zotta_edge.runtime.engine.session import read_info
+from zotta_edge.runtime.engine.model_info import read_info
 from zotta_edge.runtime.watch.statistics import log_softmax
 
 SOURCE_IMAGES = 256  # for statistics and Fisher information, where a reference wants them

@@ -1,14 +1,13 @@
 """What is measured: a method of the runtime on a model file, or a torch reference in its place."""
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
+from zotta_edge.bench.run.origin import Origin
 from zotta_edge.bench.run.variants import FP32, PLAIN, PLAIN_FP32
-from zotta_edge.files import sha256
 from zotta_edge.format import Floats
 from zotta_edge.runtime.adaptive import AdaptiveModel, Result
 from zotta_edge.runtime.settings import Settings
@@ -21,24 +20,6 @@ class Subject(Protocol):
     def predict_prepared(self, batch: Floats, adapt: bool = True) -> Result: ...
 
     def status(self) -> dict[str, Any]: ...
-
-
-@dataclass(frozen=True)
-class Origin:
-    """Where torch references come from."""
-
-    checkpoint: str
-    source: str  # clean images, as calibration takes them
-    fingerprint: str  # of both
-
-    @classmethod
-    def of(cls, checkpoint: Path, source: str) -> "Origin":
-        where = Path(source)
-        files = sorted(where.rglob("*")) if where.is_dir() else []
-        listing = [f"{file.name} {file.stat().st_size}" for file in files if file.is_file()]
-        images = repr(listing) if listing else sha256(where)
-        both = f"{sha256(checkpoint)} {images}"
-        return cls(str(checkpoint), source, hashlib.sha256(both.encode()).hexdigest())
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from zotta_edge.bench.run.subjects import Origin, Spec, Subject
+from zotta_edge.bench.run.origin import Origin
+from zotta_edge.bench.run.subjects import Spec, Subject
 from zotta_edge.errors import ZottaError
 from zotta_edge.files import replacing
 from zotta_edge.format import Preprocessing

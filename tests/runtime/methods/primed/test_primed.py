@@ -18,7 +18,7 @@ from zotta_edge.calibration.prime import thin
 from zotta_edge.format import Floats, Prime
 from zotta_edge.models import embedded
 from zotta_edge.runtime.engine.engine import Engine
-from zotta_edge.runtime.engine.session import read_info
+from zotta_edge.runtime.engine.model_info import read_info
 from zotta_edge.runtime.io.preprocessing import mirrored
 from zotta_edge.runtime.watch.statistics import Source
 from zotta_edge.runtime.zeroth.parameters import Parameters

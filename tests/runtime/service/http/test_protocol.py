@@ -18,7 +18,7 @@ from tritonclient.utils import InferenceServerException
 
 from zotta_edge import AdaptiveModel
 from zotta_edge.models import embedded
-from zotta_edge.runtime.engine.session import read_info
+from zotta_edge.runtime.engine.model_info import read_info
 from zotta_edge.runtime.service.config import Config
 from zotta_edge.runtime.service.http import limits
 from zotta_edge.runtime.service.http.errors import ServiceError

@@ -14,7 +14,7 @@ from served import ADAPTATION, Client, Server
 from zotta_edge import AdaptiveModel
 from zotta_edge.models import embedded
 from zotta_edge.runtime.adaptive import Result
-from zotta_edge.runtime.engine.session import read_info
+from zotta_edge.runtime.engine.model_info import read_info
 from zotta_edge.runtime.io.preprocessing import prepare
 from zotta_edge.runtime.io.sources import batches
 from zotta_edge.runtime.job import adapt_stream

@@ -10,7 +10,7 @@ from served import ADAPTATION, Server
 
 from zotta_edge import AdaptiveModel, Settings
 from zotta_edge.models import embedded
-from zotta_edge.runtime.engine.session import read_info
+from zotta_edge.runtime.engine.model_info import read_info
 from zotta_edge.runtime.io.preprocessing import prepare
 from zotta_edge.runtime.service.config import Config
 from zotta_edge.runtime.service.service import Service

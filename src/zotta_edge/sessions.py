@@ -3,33 +3,14 @@
 import contextlib
 import mmap
 import os
-from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 
 from zotta_edge.errors import ZottaError
-from zotta_edge.format import EMBEDDING, IMAGE, LOGITS, ModelInfo, Preprocessing, from_metadata
-
-PROVIDERS: Mapping[str, str] = {
-    "cpu": "CPUExecutionProvider",
-    "cuda": "CUDAExecutionProvider",
-    "tensorrt": "TensorrtExecutionProvider",
-    "migraphx": "MIGraphXExecutionProvider",
-    "openvino": "OpenVINOExecutionProvider",
-    "coreml": "CoreMLExecutionProvider",
-    "directml": "DmlExecutionProvider",
-    "qnn": "QNNExecutionProvider",
-    "nnapi": "NnapiExecutionProvider",
-    "xnnpack": "XnnpackExecutionProvider",
-    "acl": "ACLExecutionProvider",
-    "cann": "CANNExecutionProvider",
-    "rknpu": "RknpuExecutionProvider",
-    "webgpu": "WebGpuExecutionProvider",
-}
+from zotta_edge.providers import with_fallback
 
 # What ONNX Runtime raises; the classes share no base of their own.
 ORT_ERRORS: tuple[type[Exception], ...] = (
@@ -56,10 +37,29 @@ def open_session(
 ) -> ort.InferenceSession:
     """Load a model file, or the bytes of one.
 
-    `threads` None: one for each physical core. `optimize` False loads faster and runs slower.
+    Parameters
+    ----------
+    model
+        A path, or a serialized model. Weights in other files are refused.
+    threads
+        None: one for each physical core.
+    provider
+        Short name, as in `zotta_edge.providers`; None is the CPU.
+    optimize
+        False loads faster and runs slower.
+
+    Raises
+    ------
+    ZottaError
+        For anything that ONNX Runtime cannot load, and a provider that does not start.
+
+    >>> from importlib.resources import files
+    >>> model = files("zotta_edge.models.embedded") / "digits_vit_int8.onnx"
+    >>> open_session(str(model)).get_inputs()[0].name
+    'image'
     """
     name = "the model" if isinstance(model, bytes) else str(model)
-    providers = _providers(provider or "cpu")
+    providers = with_fallback(provider or "cpu")
     if has_external_data(model):
         raise ZottaError(
             f"{name} keeps its weights in other files, which zotta-edge does not read: "
@@ -67,7 +67,12 @@ def open_session(
         )
     source = model if isinstance(model, bytes) else str(model)
     try:
-        session = ort.InferenceSession(source, _options(threads, optimize), providers=providers)
+        session = ort.InferenceSession(
+            source,
+            _options(threads, optimize),
+            providers=providers,
+            enable_fallback=len(providers) > 1,  # the CPU alone: it would print, and try again
+        )
     except ORT_ERRORS as error:
         raise ZottaError(f"{name} {_reason(str(error))}") from error
     if providers[0] not in session.get_providers():
@@ -76,52 +81,6 @@ def open_session(
             f"check its driver and libraries, or use --provider cpu"
         )
     return session
-
-
-def read_info(path: str | Path) -> ModelInfo:
-    """What an adaptable model file says about itself, checked against its graph."""
-    return session_info(open_session(path, optimize=False), path)
-
-
-def session_info(session: ort.InferenceSession, path: str | Path) -> ModelInfo:
-    """`read_info` of a file that is already open."""
-    info = description(session, path)
-    affines = {name: value.shape[1:] for name, value in info.affines.items()}
-    outputs: dict[str, tuple[int | None, ...]] = {LOGITS: (info.classes,), EMBEDDING: (None,)}
-    outputs |= {layer.feature: (layer.channels,) for layer in info.layers}
-    try:
-        _check("input", {IMAGE: image_axes(info.preprocessing)}, session.get_inputs())
-        _check("overridable input", affines, session.get_overridable_initializers())
-        _check("output", outputs, session.get_outputs())
-    except ZottaError as error:
-        raise ZottaError(
-            f"{path} does not match its description: {error}: export it again"
-        ) from None
-    return info
-
-
-def description(session: ort.InferenceSession, path: str | Path) -> ModelInfo:
-    """What an open file says about itself, unchecked."""
-    try:
-        metadata = session.get_modelmeta().custom_metadata_map
-    except UnicodeDecodeError as error:
-        raise ZottaError(
-            f"{path} is damaged, its description is no text: export it again"
-        ) from error
-    return from_metadata(metadata, path)
-
-
-def image_axes(pixels: Preprocessing) -> tuple[int, int, int]:
-    """The axes of one image as the graph takes it."""
-    if pixels.layout == "NCHW":
-        return pixels.channels, pixels.height, pixels.width
-    return pixels.height, pixels.width, pixels.channels
-
-
-def available_providers() -> list[str]:
-    """Short names of the execution providers that this onnxruntime was built with."""
-    present = ort.get_available_providers()
-    return [short for short, name in PROVIDERS.items() if name in present]
 
 
 def has_external_data(model: str | Path | bytes) -> bool:
@@ -143,19 +102,9 @@ def has_external_data(model: str | Path | bytes) -> bool:
 
 def _points_elsewhere(content: bytes) -> bool:
     """Looked up in the parsed file: there are many ways to write the same bytes' length."""
-    from zotta_edge.runtime.engine.cut import names_other_files
+    from zotta_edge.external_data import names_other_files
 
     return names_other_files(content)
-
-
-def _providers(short: str) -> list[str]:
-    available = available_providers()
-    if short not in available:
-        raise ZottaError(
-            f"provider {short} is not available: this onnxruntime has {', '.join(available)}"
-        )
-    # Nodes that an accelerator does not know fall back to the CPU.
-    return [PROVIDERS[short]] if short == "cpu" else [PROVIDERS[short], PROVIDERS["cpu"]]
 
 
 def _options(threads: int | None, optimize: bool) -> ort.SessionOptions:
@@ -212,32 +161,3 @@ def _reason(message: str) -> str:
         )
     detail = " ".join(message.rsplit(" : ", 1)[-1].split())
     return f"cannot be run by onnxruntime {ort.__version__} ({detail[:200]}): export it again"
-
-
-def _check(
-    what: str, expected: Mapping[str, tuple[int | None, ...]], present: Sequence[Any]
-) -> None:
-    """Each expected tensor is there, float32, its first axis free and the others as expected."""
-    by_name = {tensor.name: tensor for tensor in present}
-    for name, axes in expected.items():
-        if name not in by_name:
-            raise ZottaError(f"no {what} {name}")
-        tensor = by_name[name]
-        if tensor.type != "tensor(float)":
-            raise ZottaError(f"{what} {name} is {tensor.type}, not float32")
-        if not _fits(tensor.shape, axes):
-            wanted = ", ".join("?" if axis is None else str(axis) for axis in axes)
-            found = ", ".join(str(axis) for axis in tensor.shape)
-            raise ZottaError(f"{what} {name} is [{found}], not [any, {wanted}]")
-
-
-def _fits(shape: Sequence[int | str | None], axes: Sequence[int | None]) -> bool:
-    """A symbolic axis may turn out to be anything, a number must be the expected one."""
-    return (
-        len(shape) == len(axes) + 1
-        and not isinstance(shape[0], int)
-        and all(
-            not isinstance(found, int) or axis in (None, found)
-            for found, axis in zip(shape[1:], axes, strict=True)
-        )
-    )

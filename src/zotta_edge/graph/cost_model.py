@@ -1,9 +1,9 @@
-"""What a node costs, from the shapes it sees: multiplications, and memory it has to touch."""
+"""The cost of a node, estimated from shapes: multiplications and memory traffic."""
 
 from collections.abc import Mapping, Sequence
 from math import prod
 
-Shape = tuple[int, ...]
+from zotta_edge.graph.shapes import Shape
 
 # In fp32 multiply-adds. Measured on AVX2 cores with DeiT-Ti and ResNet26-GN: 8-bit products run at
 # twice the speed of fp32 ones, an element written costs some 15 of them, an erf or exp 40 more.
@@ -28,10 +28,25 @@ _CONVOLUTIONS = {"Conv": 1, "ConvInteger": 1, "FusedConv": 1, "QLinearConv": 3} 
 _TRANSPOSED = {"ConvTranspose": 1}
 
 
-def work(
+def cost(
     op: str, inputs: Sequence[Shape], outputs: Sequence[Shape], attributes: Mapping[str, int]
 ) -> float:
-    """The cost of one node on one sample, in fp32 multiply-adds."""
+    """The cost of one node on one sample, in fp32 multiply-adds.
+
+    Parameters
+    ----------
+    op
+        Type of the node.
+    inputs, outputs
+        Shapes of the tensors it reads and makes, in order; () where unknown.
+    attributes
+        Its whole-number attributes.
+
+    >>> cost("Relu", [(1, 10)], [(1, 10)], {})
+    150.0
+    >>> cost("MatMul", [(1, 7, 3), (3, 5)], [(1, 7, 5)], {}) - cost("Relu", [], [(1, 7, 5)], {})
+    105.0
+    """
     if op in _VIEWS or not outputs:
         return 0.0
     elements = sum(prod(shape) for shape in outputs)

@@ -1,8 +1,6 @@
-"""Sessions and the description of a model file: what is refused, and with which words."""
+"""Sessions: what is refused, and with which words."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,25 +8,17 @@ import onnx
 import onnxruntime as ort
 import pytest
 import toy
-from onnx import TensorProto, helper
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import IMAGE
-from zotta_edge.runtime.engine import session as sessions
-from zotta_edge.runtime.engine.session import open_session, physical_cores, read_info
+from zotta_edge.providers import available_providers
+from zotta_edge.runtime.engine.model_info import read_info
+from zotta_edge.sessions import open_session, physical_cores
 
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     return toy.build(tmp_path / "toy.onnx")
-
-
-def _edited(path: Path, edit: object) -> Path:
-    content = onnx.load(path)
-    edit(content)  # type: ignore[operator]
-    edited = path.with_name("edited.onnx")
-    onnx.save(content, edited)
-    return edited
 
 
 def test_opens_files_and_bytes_alike(model: Path) -> None:
@@ -62,7 +52,7 @@ def test_threads_are_positive(model: Path, threads: int) -> None:
 
 @pytest.mark.parametrize("provider", ["cuda", "nonsense"])
 def test_an_unavailable_provider_lists_the_available(model: Path, provider: str) -> None:
-    if provider in sessions.available_providers():
+    if provider in available_providers():
         pytest.skip(f"{provider} is available here")
     with pytest.raises(ZottaError, match=rf"provider {provider} is not available.* has .*cpu"):
         open_session(model, provider=provider)
@@ -71,7 +61,7 @@ def test_an_unavailable_provider_lists_the_available(model: Path, provider: str)
 @pytest.mark.filterwarnings("ignore:Specified provider")
 def test_a_provider_that_does_not_start(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """ONNX Runtime falls back to the CPU without a word; nobody would know."""
-    if "cuda" in sessions.available_providers():
+    if "cuda" in available_providers():
         pytest.skip("cuda is available here")
     known = [*ort.get_available_providers(), "CUDAExecutionProvider"]
     monkeypatch.setattr(ort, "get_available_providers", lambda: known)
@@ -117,7 +107,7 @@ def test_a_model_from_the_future(model: Path) -> None:
 
     for edit in (raise_opset, raise_ir):
         with pytest.raises(ZottaError, match=f"newer onnxruntime than {ort.__version__}"):
-            read_info(_edited(model, edit))
+            read_info(toy.edited(model, edit))
 
 
 def test_an_error_is_one_line(model: Path) -> None:
@@ -126,7 +116,7 @@ def test_an_error_is_one_line(model: Path) -> None:
         head.dims[:] = [toy.CLASSES, toy.WIDTH]
 
     with pytest.raises(ZottaError, match="cannot be run by onnxruntime") as caught:
-        read_info(_edited(model, break_shapes))
+        read_info(toy.edited(model, break_shapes))
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 500
 
@@ -148,77 +138,3 @@ def test_external_data_is_refused(
     for source in (outside, outside.read_bytes()):
         with pytest.raises(ZottaError, match="keeps its weights in other files"):
             open_session(source)
-
-
-def test_read_info(model: Path) -> None:
-    info = read_info(model)
-    assert info.chosen == toy.CHOSEN
-    assert [layer.name for layer in info.layers] == [f"blocks.{i}" for i in range(toy.BLOCKS)]
-
-
-def test_read_info_needs_no_onnx(model: Path) -> None:
-    code = (
-        "import sys; from zotta_edge.runtime.engine.session import read_info; "
-        "read_info(sys.argv[1]); "
-        "print(sorted({'onnx', 'torch', 'cv2', 'sklearn'} & set(sys.modules)))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(model)], capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "[]\n"
-
-
-def _drop_affine(content: onnx.ModelProto) -> None:
-    """As a tool leaves the file that takes overridable inputs for plain weights."""
-    index = [tensor.name for tensor in content.graph.input].index("blocks.1.norm.scale")
-    del content.graph.input[index]
-
-
-def _narrow_affine(content: onnx.ModelProto) -> None:
-    tensor = next(t for t in content.graph.input if t.name == "blocks.1.norm.shift")
-    tensor.type.tensor_type.shape.dim[0].dim_value = 1
-
-
-def _drop_feature(content: onnx.ModelProto) -> None:
-    index = [tensor.name for tensor in content.graph.output].index("feature.2")
-    del content.graph.output[index]
-
-
-def _fix_batch(content: onnx.ModelProto) -> None:
-    content.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
-
-
-def _rename_image(content: onnx.ModelProto) -> None:
-    content.graph.input[0].name = content.graph.node[0].input[0] = "pixels"
-
-
-def _swap_logits(content: onnx.ModelProto) -> None:
-    """logits of another number of classes than the description's."""
-    content.graph.node[-1].op_type = "Identity"
-    content.graph.node[-1].input[:] = ["embedding"]
-    logits = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", toy.WIDTH])
-    content.graph.output[0].CopyFrom(logits)
-
-
-@pytest.mark.parametrize(
-    ("edit", "message"),
-    [
-        (_drop_affine, r"no overridable input blocks\.1\.norm\.scale"),
-        (_narrow_affine, r"input blocks\.1\.norm\.shift is \[1, 1, 16\], not \[any, 1, 16\]"),
-        (_drop_feature, r"no output feature\.2"),
-        (_fix_batch, r"input image is \[1, 1, 8, 8\], not \[any, 1, 8, 8\]"),
-        (_rename_image, "no input image"),
-        (_swap_logits, r"output logits is \[batch, 16\], not \[any, 5\]"),
-    ],
-)
-def test_a_graph_that_is_not_what_the_file_says(model: Path, edit: object, message: str) -> None:
-    with pytest.raises(ZottaError, match=f"{message}: export it again"):
-        read_info(_edited(model, edit))
-
-
-def test_a_plain_onnx_file(model: Path) -> None:
-    def forget(content: onnx.ModelProto) -> None:
-        del content.metadata_props[:]
-
-    with pytest.raises(ZottaError, match="zotta-edge export"):
-        read_info(_edited(model, forget))

@@ -1,0 +1,1 @@
+"""ONNX graphs: indexed, edited, measured and cut. Needs the onnx package: import it late."""
