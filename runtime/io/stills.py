@@ -43,7 +43,21 @@ class _UnfitError(ValueError):
 
 
 def still(data: bytes, name: str) -> Still:
-    """The one image of a file; refused where it would not fit a small device's memory."""
+    r"""The one image of a file; refused where it would not fit a small device's memory.
+
+    Parameters
+    ----------
+    data
+        A JPEG, PNG, WebP, BMP or PNM file.
+    name
+        What an error calls it.
+
+    Examples
+    --------
+    >>> found = still(b"P5 2 1 255 \x00\xff", "a.pgm")
+    >>> found.width, found.height, found.orientation
+    (2, 1, 1)
+    """
     if len(data) > MAX_BYTES:
         raise ZottaError(f"{name} is larger than {MAX_BYTES >> 20} MB: not decoded")
     try:

@@ -120,7 +120,7 @@ def test_a_state_that_is_not_finite_is_put_aside(tmp_path: Path) -> None:
     with served.serving("--state", tmp_path) as server:
         assert server.get(READY) == {"ready": True}
         assert Client(server.port).infer(np.zeros((16, 32, 32, 1), np.uint8)).status == 200
-        assert server.get(ADAPTATION)["events"][0]["event"] == "source"
+        assert server.get(ADAPTATION)["events"][0]["kind"] == "source"
         server.stop()
         assert "starting from the source" in "".join(server.lines)
         assert "Traceback" not in "".join(server.lines)
