@@ -52,7 +52,8 @@ def summary(path: Path, info: ModelInfo) -> str:
         + (" (assumed: give --preprocessing at export)" if p.assumed else ""),
         f"recipe    {info.recipe.scheme}, for {info.recipe.target}; checked on "
         f"{info.recipe.machine}",
-        f"layers    {len(info.layers)} with {len(info.norms)} norms, "
+        f"layers    {len(info.layers)} with {len(info.norms)} "
+        f"{'inserted affines' if any(norm.inserted for norm in info.norms) else 'norms'}, "
         f"{sum(layer.parameters for layer in info.layers)} adaptable parameters",
     ]
     return "\n".join(lines)
@@ -140,8 +141,9 @@ def _explain(model: onnx.ModelProto, path: Path) -> dict[str, Any]:
     return {
         "adaptable": True,
         "norms": len(norms),
-        "reason": f"{len(norms)} norms found; make an adaptable file with "
-        f"`zotta-edge export {path} -o adaptable.onnx`",
+        "reason": f"{len(norms)} "
+        f"{'affines can be inserted' if norms[0].norm.inserted else 'norms found'}; "
+        f"make an adaptable file with `zotta-edge export {path} -o adaptable.onnx`",
     }
 
 

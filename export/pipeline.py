@@ -11,9 +11,10 @@ import onnx
 from onnx import numpy_helper
 
 from zotta_edge.errors import ZottaError
-from zotta_edge.export.check import check_adaptable, check_images, check_quantized
+from zotta_edge.export.check import check_adaptable, check_images, check_quantized, relative_time
 from zotta_edge.export.layers.group import add_features
 from zotta_edge.export.norms.expose import expose_norms
+from zotta_edge.export.quantize.found import found_precision, found_scheme
 from zotta_edge.export.quantize.fp8 import quantize_fp8
 from zotta_edge.export.quantize.int8 import quantize_int8
 from zotta_edge.export.quantize.target import describe_machine, resolve_target
@@ -107,7 +108,7 @@ def export_model(
     Raises
     ------
     ZottaError
-        If the source is no fp32 classifier with norms, or a check fails.
+        If the source is no classifier, or a check fails.
 
     >>> options = ExportOptions(random_weights=True)
     >>> info = export_model("digits_resnet_gn", "digits.onnx", options)
@@ -133,13 +134,21 @@ def _build(source: str, options: ExportOptions, say: Say) -> tuple[onnx.ModelPro
         size=options.size,
     )
     original, adaptable = loaded.model.SerializeToString(), loaded.model
+    found = found_scheme(adaptable.graph.node)
+    if found:
+        _keep_integers(found, options.precision, say)
     say("exposing the norms")
     classifier = as_classifier(adaptable, options.size)
-    layers = add_features(classifier, expose_norms(classifier, say), options.layers)
+    layers = add_features(classifier, expose_norms(classifier, say, options.layers), options.layers)
     info = ModelInfo(
         preprocessing=_preprocessing(options, loaded.preprocessing, classifier, say),
         layers=layers,
-        recipe=Recipe("fp32", "none", resolve_target(options.target), describe_machine()),
+        recipe=Recipe(
+            found_precision(adaptable.graph.node),
+            found or "none",
+            resolve_target(options.target),
+            describe_machine(),
+        ),
         affines=_affines(adaptable, layers),
         classes=classifier.classes,
         labels=_labels(options.labels, classifier.classes),
@@ -148,8 +157,12 @@ def _build(source: str, options: ExportOptions, say: Say) -> tuple[onnx.ModelPro
     inputs = check_images(info.preprocessing, images)
     say("checking the adaptable graph against its source")
     session = open_session(adaptable.SerializeToString())
-    checks = check_adaptable(open_session(original), session, info, inputs)
-    if options.precision == "fp32":
+    before = open_session(original)
+    checks = check_adaptable(before, session, info, inputs)
+    if any(norm.inserted for norm in info.norms):
+        ratio = relative_time(before, session, inputs)
+        say(f"with its affines it takes {ratio:.2f} times as long as the file as it came")
+    if found or options.precision == "fp32":
         return adaptable, replace(info, checks=checks)
     say(f"quantizing to {options.precision}")
     model, scheme = _quantize(classifier, options.precision, info.recipe.target, images)
@@ -158,6 +171,15 @@ def _build(source: str, options: ExportOptions, say: Say) -> tuple[onnx.ModelPro
     say("checking the quantized graph against fp32")
     checks |= check_quantized(session, open_session(model.SerializeToString()), info, inputs)
     return model, replace(info, checks=checks)
+
+
+def _keep_integers(found: str, precision: Precision, say: Say) -> None:
+    if precision != "int8":
+        raise ZottaError(
+            f"the model is already quantized ({found}): leave --precision out to keep it as it is, "
+            "or export the fp32 model"
+        )
+    say(f"the model is already quantized ({found}): its integers are kept")
 
 
 def _quantize(

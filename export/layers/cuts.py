@@ -11,12 +11,18 @@ from zotta_edge.graph.index import Graph
 from zotta_edge.graph.nodes import attribute
 from zotta_edge.graph.shapes import BATCH, Shape, Shapes
 
-HEAVY = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", "Attention", "MultiHeadAttention")
+HEAVY = (
+    *("Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", "Attention", "MultiHeadAttention"),
+    *("ConvInteger", "MatMulInteger", "DynamicQuantizeMatMul", "MatMulNBits"),
+    "QAttention",
+)
 _CHANNEL_FIRST = (
-    *("Conv", "ConvTranspose", "MaxPool", "AveragePool", "GlobalAveragePool"),
+    *("Conv", "ConvTranspose", "ConvInteger", "MaxPool", "AveragePool", "GlobalAveragePool"),
     *("BatchNormalization", "InstanceNormalization", "GroupNormalization"),
 )
-_CHANNEL_LAST = ("MatMul", "LayerNormalization", "RMSNormalization")
+_MAKE_CODES = ("QuantizeLinear", "DynamicQuantizeLinear", "ConvInteger", "MatMulInteger")
+_END_CODES = ("DequantizeLinear", "Cast", "QAttention", "Shape")
+_CHANNEL_LAST = ("MatMul", "MatMulInteger", "MatMulNBits", "LayerNormalization", "RMSNormalization")
 
 
 class Cuts:
@@ -25,6 +31,7 @@ class Cuts:
     def __init__(self, graph: Graph, shapes: Shapes, norms: Sequence[ExposedNorm]) -> None:
         self.graph, self.shapes = graph, shapes
         self.dependent = graph.image_dependent(IMAGE)
+        self._codes = _codes(graph)
         self.place = {name: place for place, node in enumerate(graph.nodes) for name in node.output}
         self._norm_kinds = {exposed.output: exposed.norm.kind for exposed in norms}
         bodies = {exposed.output: self._body(exposed) for exposed in norms}
@@ -89,7 +96,12 @@ class Cuts:
     def usable(self, name: str) -> bool:
         """One vector, token sequence or map for each sample, of fixed size."""
         shape = self.shapes.get(name, ())
-        return 2 <= len(shape) <= 4 and shape[0] == BATCH and all(size > 0 for size in shape[1:])
+        return (
+            name not in self._codes
+            and 2 <= len(shape) <= 4
+            and shape[0] == BATCH
+            and all(size > 0 for size in shape[1:])
+        )
 
     def kind(self, name: str) -> Kind:
         """What the axes of a cut mean."""
@@ -112,6 +124,16 @@ class Cuts:
             seen.update(fresh)
             names.extend(fresh)
         return "map"
+
+
+def _codes(graph: Graph) -> set[str]:
+    """Tensors that hold 8-bit codes or integer sums, not numbers of the network."""
+    codes: set[str] = set()
+    for node in graph.nodes:
+        reads_codes = bool(node.input) and node.input[0] in codes
+        if node.op_type in _MAKE_CODES or (reads_codes and node.op_type not in _END_CODES):
+            codes.add(node.output[0])
+    return codes
 
 
 def _told_by(node: NodeProto, shape: Shape) -> Kind | None:

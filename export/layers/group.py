@@ -29,7 +29,8 @@ _BLOCK = re.compile(
     r"_?(?:encoder_)?(?:blocks?|layers?|stages?|resblocks|features|denseblock)[._]*\d+"
     r"|h[._]\d+|conv\d+(?=_block))(?!\d)"
 )
-_HEAD_ENDS = ("Gemm", "MatMul", "Conv")
+_HEAD_ENDS = ("Gemm", "MatMul", "Conv", "MatMulInteger", "ConvInteger", "MatMulNBits")
+_CODING = ("DynamicQuantizeLinear", "QuantizeLinear", "DequantizeLinear")
 
 
 _Norms = tuple[ExposedNorm, ...]
@@ -244,6 +245,15 @@ def _add_embedding(graph: Graph, cuts: Cuts, last: Layer) -> None:
             break
         node = graph.producers[name]
     source = next((source for source in node.input if source in cuts.dependent), "")
+    source = _before_codes(graph, cuts, source)
     if node.op_type not in _HEAD_ENDS or not cuts.usable(source):
         source = last.tensor
     _add_pooled(graph, source, EMBEDDING, cuts.kind(source), _channels(cuts, source))
+
+
+def _before_codes(graph: Graph, cuts: Cuts, name: str) -> str:
+    """The float tensor that an integer product's codes were made of."""
+    source = name
+    while (coded := graph.producer(source, *_CODING)) is not None:
+        source = coded.input[0]
+    return source if cuts.usable(source) else name

@@ -1,20 +1,20 @@
 """Find every norm of a classifier and turn its scale and shift into inputs of the graph."""
 
-import ast
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
 from onnx import NodeProto, TensorProto, helper
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.export.norms.decomposed import match_decomposed
+from zotta_edge.export.norms.insert import INSERTED, inserted_forms
+from zotta_edge.export.norms.names import norm_name
 from zotta_edge.export.norms.native import NATIVE
 from zotta_edge.export.norms.norm_form import Form, Matcher
 from zotta_edge.export.sources.classifier import Classifier
 from zotta_edge.format import IMAGE, Kind, Norm
 from zotta_edge.graph.constants import Array
-from zotta_edge.graph.index import Graph
 from zotta_edge.graph.nodes import free_name
 from zotta_edge.graph.shapes import BATCH, Shapes
 from zotta_edge.tensor_layouts import LAYOUTS, Layout
@@ -23,7 +23,6 @@ Say = Callable[[str], None]
 
 _MATCHERS: dict[str, Matcher] = NATIVE | {"ReduceMean": match_decomposed}
 _KINDS: dict[Layout, Kind] = {layout: kind for kind, layout in LAYOUTS.items()}
-_PARAMETER = re.compile(r"[./](weight|gamma|scale|kernel)(:0)?$")
 
 
 @dataclass(frozen=True)
@@ -37,16 +36,21 @@ class ExposedNorm:
 
 
 def expose_norms(
-    classifier: Classifier, say: Say = lambda message: None
+    classifier: Classifier, say: Say = lambda message: None, pattern: str | None = None
 ) -> tuple[ExposedNorm, ...]:
     """Rewrite the graph so that each norm's scale and shift are inputs that may be left out.
+
+    A network without norms gets affines of its own: see `inserted_forms`.
 
     Parameters
     ----------
     classifier
         Its graph and shapes are changed in place.
     say
-        Told of norms that stay as they are.
+        Told of norms that stay as they are, and of affines that are inserted.
+    pattern
+        Regular expression for the names of the products that get an affine, where there are no
+        norms. None: one a block.
 
     Returns
     -------
@@ -56,7 +60,7 @@ def expose_norms(
     Raises
     ------
     ZottaError
-        If there is no norm to adapt.
+        If there is nothing to adapt.
 
     >>> import numpy as np
     >>> from onnx import numpy_helper
@@ -77,30 +81,26 @@ def expose_norms(
     >>> [value.name for value in model.graph.input]
     ['image', 'head.norm.scale', 'head.norm.shift']
     """
-    graph, shapes = classifier.graph, classifier.shapes
-    exposed: list[ExposedNorm] = []
     reasons: list[str] = []
-    for node, form in _forms(graph, shapes):
-        kind = _kind(form, shapes)
-        if kind is None:
-            reasons.append(
-                f"{node.name or form.kind} stays fixed: it normalizes {_shape(form, shapes)}"
-            )
-            say(reasons[-1])
-            continue
+    norms = [pair for pair in _forms(classifier) if _fits(classifier, *pair, reasons)]
+    for reason in reasons:
+        say(reason)
+    forms = norms or inserted_forms(classifier, pattern)
+    if not forms:
+        raise ZottaError(_nothing_to_adapt(reasons))
+    if not norms:
+        say(f"the model has no norms: {len(forms)} affines are inserted behind its products")
+    exposed: list[ExposedNorm] = []
+    for node, form in forms:
         taken = {other.norm.name for other in exposed}
-        name = free_name(_name(graph, node, form) or f"norm{len(exposed)}", taken)
-        norm = Norm(name, form.scale.size, kind)
-        _expose(classifier, norm, form)
-        exposed.append(ExposedNorm(norm, form.kind, _entry(form), form.output))
-    if not exposed:
-        raise ZottaError(_nothing_to_adapt(graph, reasons))
-    graph.finish()
+        exposed.append(_expose(classifier, _norm(classifier, node, form, taken), form))
+    classifier.graph.finish()
     return tuple(exposed)
 
 
-def _forms(graph: Graph, shapes: Shapes) -> list[tuple[NodeProto, Form]]:
+def _forms(classifier: Classifier) -> list[tuple[NodeProto, Form]]:
     """All norms between the image and the logits."""
+    graph, shapes = classifier.graph, classifier.shapes
     dependent = graph.image_dependent(IMAGE) & graph.reaching(graph.outputs)
     forms = []
     for node in graph.nodes:
@@ -110,6 +110,22 @@ def _forms(graph: Graph, shapes: Shapes) -> list[tuple[NodeProto, Form]]:
             if form is not None:
                 forms.append((node, form))
     return forms
+
+
+def _fits(classifier: Classifier, node: NodeProto, form: Form, reasons: list[str]) -> bool:
+    """Whether samples can each have their own affine; if not, why."""
+    kind = _kind(form, classifier.shapes)
+    if kind is None:
+        shape = _shape(form, classifier.shapes)
+        reasons.append(f"{node.name or form.kind} stays fixed: it normalizes {shape}")
+    return kind is not None
+
+
+def _norm(classifier: Classifier, node: NodeProto, form: Form, taken: set[str]) -> Norm:
+    parameter = form.parameter
+    name = norm_name(classifier.graph, node, parameter) or f"norm{len(taken)}"
+    kind = cast(Kind, _kind(form, classifier.shapes))
+    return Norm(free_name(name, taken), form.scale.size, kind, form.kind == INSERTED)
 
 
 def _kind(form: Form, shapes: Shapes) -> Kind | None:
@@ -133,7 +149,7 @@ def _entry(form: Form) -> str:
     return form.input if form.input in reads or not form.core else form.hat
 
 
-def _expose(classifier: Classifier, norm: Norm, form: Form) -> None:
+def _expose(classifier: Classifier, norm: Norm, form: Form) -> ExposedNorm:
     """output = scale * hat + shift, with scale and shift [n, ...], n = 1 or the batch."""
     for name, values in ((norm.scale, form.scale), (norm.shift, form.shift)):
         _add_overridable(classifier, name, values.reshape(norm.shape))
@@ -146,6 +162,7 @@ def _expose(classifier: Classifier, norm: Norm, form: Form) -> None:
     graph.replace(graph.producers[form.output], [*form.core, *affine])
     for name in (form.input, form.hat, scaled):
         shapes.setdefault(name, shapes[form.output])
+    return ExposedNorm(norm, form.kind, _entry(form), form.output)
 
 
 def _add_overridable(classifier: Classifier, name: str, values: Array) -> None:
@@ -157,55 +174,16 @@ def _add_overridable(classifier: Classifier, name: str, values: Array) -> None:
         if name in shapes:
             shapes[other] = shapes.pop(name)
     graph.add_constant(name, values)
-    shape = ["n", *values.shape[1:]]
+    # Of its own name: where two inputs share one, ONNX Runtime may give them a common buffer, but
+    # one of them may hold a row and the other a row for each sample.
+    shape = [f"n.{name}", *values.shape[1:]]
     graph.model.graph.input.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
 
 
-def _name(graph: Graph, node: NodeProto, form: Form) -> str:
-    """The module's path as far as the exporter recorded it; empty if it did not."""
-    scopes = {entry.key: entry.value for entry in node.metadata_props}
-    if "pkg.torch.onnx.name_scopes" in scopes:
-        path = _scoped_path(scopes["pkg.torch.onnx.name_scopes"])
-        if path:
-            return path
-    if "/" in node.name.strip("/"):
-        return _joined(node.name.strip("/").split("/")[:-1])
-    # Equal initializers are merged by exporters: a name tells only if one node reads it.
-    if _PARAMETER.search(form.parameter) and len(graph.consumers.get(form.parameter, ())) <= 1:
-        return _joined(_PARAMETER.sub("", form.parameter).strip("/").split("/"))
-    return ""
-
-
-def _scoped_path(scopes: str) -> str:
-    """torch's dynamo exporter: "['', 'layer1', 'layer1.0', 'layer1.0.bn1', 'group_norm']"."""
-    try:
-        path = ast.literal_eval(scopes)
-        return str(path[-2]) if len(path) > 1 else ""
-    except (ValueError, SyntaxError, TypeError):
-        return ""
-
-
-def _joined(parts: list[str]) -> str:
-    """blocks/blocks.0/norm1 -> blocks.0.norm1: a Sequential repeats its name in its children's."""
-    path: list[str] = []
-    for part in parts:
-        if path and part.startswith(f"{path[-1]}."):
-            path.pop()
-        path.append(part)
-    return ".".join(path)
-
-
-def _nothing_to_adapt(graph: Graph, reasons: list[str]) -> str:
+def _nothing_to_adapt(reasons: list[str]) -> str:
     if reasons:
         return f"the model has no norm layers that can be adapted: {reasons[0]}"
-    ops = {node.op_type for node in graph.nodes}
-    if ops & {"Conv", "ConvTranspose"}:
-        return (
-            "the model has no norm layers (BatchNorm was folded into Conv at export): give "
-            "zotta-edge export the torch module, or export it again with torch.onnx.export(..., "
-            "dynamo=False, training=torch.onnx.TrainingMode.PRESERVE, do_constant_folding=False)"
-        )
     return (
-        "the model has no norm layers to adapt: adaptation moves the scale and shift of LayerNorm, "
-        "GroupNorm, InstanceNorm, BatchNorm or RMSNorm"
+        "the model has no norm layers to adapt, and no convolution or product before its last one "
+        "that an affine could stand behind"
     )

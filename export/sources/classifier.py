@@ -9,14 +9,13 @@ from onnx import TensorProto, helper
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.export.sources.batch import free_batch
+from zotta_edge.export.sources.qoperator import to_qdq
 from zotta_edge.format import EMBEDDING, IMAGE, LOGITS
 from zotta_edge.graph.index import Graph
 from zotta_edge.graph.nodes import attribute, free_name, opset
 from zotta_edge.graph.shapes import BATCH, Shape, measure_shapes
 
 _OLDEST_OPSET = 11
-_QUANTIZED = ("QuantizeLinear", "DequantizeLinear", "MatMulNBits", "QMoE")
-_QUANTIZED_PARTS = ("QLinear", "Integer", "DynamicQuantize", "QGemm", "QAttention")
 _OUTPUTS = re.compile(rf"{EMBEDDING}|feature\.\d+")
 _MAP = "logits.map"  # logits [batch, classes, 1, 1]
 _RESHAPING = ("Identity", "Flatten", "Reshape", "Squeeze", "Cast")
@@ -81,6 +80,7 @@ def as_classifier(model: onnx.ModelProto, size: tuple[int, int] | None = None) -
     graph.rename(_image(model).name, IMAGE)
     graph.rename(_only_output(model), LOGITS)
     _cut_softmax(graph)
+    to_qdq(graph)
     graph.finish()
     free_batch(graph, shape)
     shapes = measure_shapes(model, IMAGE, shape)
@@ -100,11 +100,6 @@ def _refuse_unsuitable(model: onnx.ModelProto) -> None:
             f"the model has opset {opset(model)}, {_OLDEST_OPSET} or later is needed: export it "
             "again with a later opset_version"
         )
-    for node in model.graph.node:
-        if node.op_type in _QUANTIZED or any(part in node.op_type for part in _QUANTIZED_PARTS):
-            raise ZottaError(
-                f"the model is already quantized ({node.op_type}): export the fp32 model instead"
-            )
     half = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
     for tensor in model.graph.initializer:
         if tensor.data_type in half and tensor.dims:

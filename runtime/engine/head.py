@@ -68,13 +68,32 @@ def _extract(content: bytes, path: str) -> bytes:
     pool = next(node for node in model.graph.node if EMBEDDING in node.output)
     pooled = pool.input[0]  # what the classifier reads; the embedding is its mean, or itself
     nodes = [node for node in model.graph.node if node != pool and pooled not in node.output]
-    nodes = live([_unpool(model, pool), *nodes], [LOGITS])
+    nodes = live([_unpool(model, pool), *_unrounded(nodes)], [LOGITS])
     if any(IMAGE in node.input for node in nodes):
         raise ZottaError(
             f"the classifier of {path} reads more than the embedding: use another method"
         )
     head = build(model, nodes, [EMBEDDING], [LOGITS])
     return bytes(head.SerializeToString(deterministic=True))
+
+
+def _unrounded(nodes: "list[NodeProto]") -> "list[NodeProto]":
+    """Without QuantizeLinear and its DequantizeLinear: a fixed range clips the unit vectors.
+
+    Files that another tool quantized have them around the classifier's product.
+    """
+    from onnx import helper
+
+    coded: set[str] = set()
+    unrounded = []
+    for node in nodes:
+        ends = node.op_type == "DequantizeLinear" and node.input[0] in coded
+        if node.op_type == "QuantizeLinear" or (node.input[:1] and node.input[0] in coded):
+            coded.update(() if ends else node.output)
+        plain = ends or node.op_type == "QuantizeLinear"
+        copy = helper.make_node("Identity", node.input[:1], node.output) if plain else node
+        unrounded.append(copy)
+    return unrounded
 
 
 def _unpool(model: "ModelProto", pool: "NodeProto") -> "NodeProto":

@@ -25,7 +25,7 @@ LOGITS = "logits"  # the output; features follow it
 EMBEDDING = "embedding"  # what the classifier head reads, [batch, D]
 
 Floats = NDArray[np.float32]
-Precision = Literal["int8", "fp8", "fp32"]
+Precision = Literal["int4", "int8", "fp8", "fp32"]  # int4: only as found
 Interpolation = Literal["bicubic", "bilinear", "area"]
 Layout = Literal["NCHW", "NHWC"]
 
@@ -60,6 +60,7 @@ class Norm:
     name: str
     channels: int
     kind: Kind
+    inserted: bool = False  # the source has no norm here: scale 1, shift 0
 
     @property
     def scale(self) -> str:
@@ -172,7 +173,7 @@ def to_metadata(info: ModelInfo) -> dict[str, str]:
     entries: dict[str, Any] = {
         "zotta.format": FORMAT_VERSION,
         "zotta.preprocessing": asdict(info.preprocessing),
-        "zotta.layers": [asdict(layer) for layer in info.layers],
+        "zotta.layers": [_without_defaults(layer) for layer in info.layers],
         "zotta.recipe": asdict(info.recipe),
         "zotta.classes": info.classes,
         "zotta.checks": dict(info.checks),
@@ -192,7 +193,8 @@ def from_metadata(metadata: Mapping[str, str], path: object = "the file") -> Mod
     if "zotta.format" not in metadata:
         raise ZottaError(
             f"{path} was not made by zotta-edge: make an adaptable file with "
-            f"`zotta-edge export {path} -o adaptable.onnx`"
+            f"`zotta-edge export {path} -o adaptable.onnx` and `zotta-edge calibrate "
+            "adaptable.onnx --source DIR --prime`"
         )
     if metadata["zotta.format"] != str(FORMAT_VERSION):
         raise ZottaError(
@@ -259,6 +261,15 @@ def _parse(metadata: Mapping[str, str]) -> ModelInfo:
         calibration=_calibration(metadata, layers) if "zotta.embedding" in metadata else None,
         prime=_prime(metadata, layers) if "zotta.prime" in metadata else None,
     )
+
+
+def _without_defaults(layer: Layer) -> dict[str, Any]:
+    """Earlier versions know no `inserted`: a file that does not need it stays readable to them."""
+    item = asdict(layer)
+    for norm in item["norms"]:
+        if not norm["inserted"]:
+            del norm["inserted"]
+    return item
 
 
 def _layer(item: dict[str, Any]) -> Layer:

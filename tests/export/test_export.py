@@ -102,21 +102,6 @@ def test_a_softmax_at_the_end_is_cut(ending: str, residual_net, tmp_path: Path) 
     np.testing.assert_allclose(logits, net.run(None, {"x": images})[0], atol=1e-4)
 
 
-def _without_norms(model: onnx.ModelProto) -> onnx.ModelProto:
-    """As if BatchNorm had been folded into Conv."""
-    kept, renamed = [], {}
-    for node in model.graph.node:
-        if node.op_type == "BatchNormalization":
-            renamed[node.output[0]] = node.input[0]
-        else:
-            kept.append(node)
-    for node in kept:
-        node.input[:] = [renamed.get(name, name) for name in node.input]
-    del model.graph.node[:]
-    model.graph.node.extend(kept)
-    return model
-
-
 def _no_classifier(model: onnx.ModelProto) -> onnx.ModelProto:
     model.graph.output[0].CopyFrom(
         helper.make_tensor_value_info("s2.out", TensorProto.FLOAT, ["b", 16, 8, 8])
@@ -146,7 +131,6 @@ def _bare(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 BAD_MODELS = {
-    "BatchNorm was folded": _without_norms,
     "classifier": _no_classifier,
     "external data": _external,
     "no norm layers": _bare,

@@ -6,16 +6,18 @@ from pathlib import Path
 
 from zotta_edge.errors import ZottaError
 
-HELP = """Turn an fp32 classifier into one adaptable ONNX file
+HELP = """Turn a classifier into one adaptable ONNX file
 
 SOURCE is one of
-  model.onnx                  any fp32 ONNX classifier with norm layers, from any exporter
+  model.onnx                  any ONNX classifier, from any exporter, fp32 or already quantized
   vit_tiny_patch16_224        an architecture of zotta-edge (--list shows them), with --weights
   package.module:factory      a function that returns a torch module, with or without --weights
   timm:NAME                   a timm model with its own weights, where timm is installed
 
 The exported file runs in any ONNX tool with `image` as its only input. In addition, the scale and
-shift of every norm are optional inputs, and the pooled feature of every layer is an output. It is
+shift of every norm are optional inputs, and the pooled feature of every layer is an output. Where
+the network has no norms (BatchNorm was folded), affines are inserted behind the last convolution of
+each block, or behind those that --layers names; where it is quantized, its integers stay. It is
 checked before it is written: the same logits as the source, every affine has an effect, quantized
 logits close to fp32 ones at the source affines and at perturbed ones.
 

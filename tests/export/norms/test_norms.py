@@ -434,11 +434,6 @@ def with_two(field: str) -> onnx.ModelProto:
     return model
 
 
-def quantized() -> onnx.ModelProto:
-    body = "q, s, z = DynamicQuantizeLinear(f) \n normed = DequantizeLinear(q, s, z)"
-    return map_graph(body, 13)
-
-
 def training() -> onnx.ModelProto:
     body = """
         normed, m, v = BatchNormalization <training_mode = 1> (f, scale, shift, mean, variance)
@@ -488,13 +483,11 @@ def welded_batch() -> onnx.ModelProto:
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (no_norms(), "BatchNorm was folded into Conv at export.*torch module"),
         (linear(), "no norm layers to adapt"),
         (with_metadata(), "already exported"),
         (with_half_weights(), "not fp32"),
         (with_two("input"), r"one input is needed, the model has 2 \(x, other\)"),
         (with_two("output"), r"one output is needed, the model has 2 \(y, f\)"),
-        (quantized(), "already quantized"),
         (training(), r"training mode: call model.eval\(\)"),
         (segmenter(), r"no classifier: .* it is \[batch, 8, 8, 8\]"),
         (no_norms(opset=10), "opset 10"),
