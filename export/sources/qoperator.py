@@ -23,7 +23,9 @@ _SINGLE = {
     "QLinearAveragePool": "AveragePool",
     "QLinearSigmoid": "Sigmoid",
     "QLinearLeakyRelu": "LeakyRelu",
+    "QLinearSoftmax": "Softmax",
 }
+_OWN = ("channels_last", "opset")  # attributes that the float operators do not have
 
 
 def to_qdq(graph: Graph) -> None:
@@ -35,6 +37,9 @@ def to_qdq(graph: Graph) -> None:
             graph.replace(node, _plain(node, _PAIRS[node.op_type], ((0, 1, 2), (3, 4, 5)), (6, 7)))
         elif node.op_type in _SINGLE:
             graph.replace(node, _plain(node, _SINGLE[node.op_type], ((0, 1, 2),), (3, 4)))
+        elif node.op_type == "QLinearConcat":  # the output's scale and zero point come first
+            places = tuple((at, at + 1, at + 2) for at in range(2, len(node.input), 3))
+            graph.replace(node, _plain(node, "Concat", places, (0, 1)))
         elif node.op_type.startswith("QLinear"):
             raise ZottaError(
                 f"{node.name or node.op_type} is a {node.op_type}, which zotta-edge does not know: "
@@ -57,7 +62,7 @@ def _plain(
     coding = [node.input[place] for place in output if place < len(node.input)]
     result = f"{y}.result" if coding else y
     compute = helper.make_node(op, [*names, *([bias] if bias else [])], [result], name=node.name)
-    compute.attribute.extend(item for item in node.attribute if item.name != "channels_last")
+    compute.attribute.extend(item for item in node.attribute if item.name not in _OWN)
     write = [helper.make_node("QuantizeLinear", [result, *coding], [y])] if coding else []
     return [*read, compute, *write]
 

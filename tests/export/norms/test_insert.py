@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import nets
 import numpy as np
 import onnx
 import onnxruntime as ort
@@ -58,12 +59,13 @@ def images(count: int = 4) -> np.ndarray:
 
 
 class _Reader(quantization.CalibrationDataReader):  # type: ignore[misc]
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self._name = name
         self._batches: Iterator[np.ndarray] = iter(np.split(images(8), 4))
 
     def get_next(self) -> dict[str, np.ndarray] | None:
         batch = next(self._batches, None)
-        return None if batch is None else {"x": batch}
+        return None if batch is None else {self._name: batch}
 
 
 def quantize(folded: Path, how: str) -> Path:
@@ -76,7 +78,7 @@ def quantize(folded: Path, how: str) -> Path:
     quantization.quantize_static(
         folded,
         output,
-        _Reader(),
+        _Reader(onnx.load(folded).graph.input[0].name),
         quant_format=quantization.QuantFormat[kind],
         per_channel="channels" in flags,
         activation_type=quantization.QuantType.QInt8
@@ -178,6 +180,16 @@ def test_quantized_file_calibrates_and_adapts(
     assert main(["adapt", "--model", str(output), "--data", str(pixels), "--baseline"]) == 0
 
 
+@pytest.mark.parametrize("how", ["dynamic", "QDQ", "QOperator"])
+def test_norms_of_a_quantized_transformer_are_its_own(tmp_path: Path, how: str) -> None:
+    source, output = tmp_path / "vit.onnx", tmp_path / "out.onnx"
+    onnx.save(nets.load("vit", 17), source)
+    info = export_model(str(quantize(source, how)), output, OPTIONS)
+    assert [norm.name for norm in info.norms][:2] == ["blocks.0.norm1", "blocks.0.norm2"]
+    assert [layer.name for layer in info.layers] == ["blocks.0", "blocks.1", "blocks.2", "norm"]
+    assert not any(norm.inserted for norm in info.norms)
+
+
 def test_quantized_file_is_not_quantized_again(
     folded: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -188,13 +200,13 @@ def test_quantized_file_is_not_quantized_again(
 
 def test_unknown_integer_operator_is_named() -> None:
     contrib = "com.microsoft"
-    node = helper.make_node("QLinearSoftmax", ["x"], ["y"], name="softmax_7", domain=contrib)
+    node = helper.make_node("QLinearWhere", ["x"], ["y"], name="where_7", domain=contrib)
     graph = helper.make_graph(
         [node], "tiny", [helper.make_tensor_value_info("x", 1, ["n", 3, 8, 8])],
         [helper.make_tensor_value_info("y", 1, ["n", 3])],
     )  # fmt: skip
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid(contrib, 1)]
-    with pytest.raises(ZottaError, match="softmax_7 is a QLinearSoftmax.*QDQ form"):
+    with pytest.raises(ZottaError, match="where_7 is a QLinearWhere.*QDQ form"):
         as_classifier(helper.make_model(graph, opset_imports=opsets, ir_version=8))
 
 
