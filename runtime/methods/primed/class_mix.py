@@ -34,10 +34,11 @@ class ClassMix:
         """Variance of a running mean less the source's, in units of one sample's variance.
 
         `missing` is the share of the source's spread that the stream does not show. Where that is
-        for want of content, its mean may be off by as much, and twice that is allowed for.
+        for want of content, its mean may be off by as much.
         """
         sampling = running.variance + 1 / self._source_samples
-        return sampling + self.unevenness + 2 * missing * self.one_sidedness
+        content = self._settings.content_weight * missing * self.one_sidedness
+        return sampling + self.unevenness + content
 
     @property
     def one_sidedness(self) -> float:
@@ -46,10 +47,10 @@ class ClassMix:
         Drift flattens features, too. But then the stem, whose features depend little on what is
         seen, is off as well; or, where answers are sure and of few classes, it is these.
         """
-        still = max(0.0, 1 - self._stem_shift() / self._settings.content_drift)
-        sureness = self._answers.mean[-1]
-        few = min(1.0, self._excess / self._settings.content_mix) ** 2 * sureness**4
-        return float(max(still, few))
+        sureness, settings = self._answers.mean[-1], self._settings
+        undrifted = max(0.0, 1 - self._stem_shift() / settings.content_drift)
+        few = min(1.0, self._excess / settings.content_mix) ** 2
+        return float(max(undrifted, few * sureness**settings.content_power))
 
     @property
     def unevenness(self) -> float:

@@ -84,6 +84,12 @@ class PrimedSettings(MethodSettings, FilterSettings, NoveltySettings, CollapseSe
         "no longer taken for content that the stream does not show",
         low=1e-6,
     )
+    content_weight: float = option(
+        2.0, "times the spread that a stream lacks, as variance of its mean", low=0
+    )
+    content_power: float = option(
+        6.0, "power of the answers' sureness by which few classes explain a lack of spread", low=0
+    )
     content_mix: float = option(
         0.25, "unevenness of the answers from which on they are a few classes' answers", low=1e-6
     )

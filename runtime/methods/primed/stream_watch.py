@@ -75,4 +75,4 @@ class StreamWatch:
         states.restore_all(self._parts(), state)
 
     def _parts(self) -> dict[str, states.Stateful]:
-        return {"drift": self.drift, "novelty": self._novelty}
+        return {"drift": self.drift, states.row("novelty", "frames"): self._novelty}
