@@ -82,7 +82,8 @@ class Primed:
     def predict(self, images: Floats) -> Answer:
         before = self._published
         self._budget.earn(len(images))
-        batch, weights, begins_anew = self._lens(images, self._mirror.reserve(len(images)))
+        reserve = self._mirror.reserve(len(images))
+        batch, weights, begins_anew = self._lens(images, reserve, self._mix.unevenness)
         if begins_anew:
             self._forget()
         outputs = batch(self._alignment.theta)
