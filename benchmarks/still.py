@@ -30,7 +30,6 @@ CLEAN = "clean"
 class Stream:
     """Images in order; the models are reset before."""
 
-    name: str
     images: Sequence[Image]
     labels: Labels
 
@@ -70,7 +69,7 @@ def _still(
     """Every frame of a scene is corrupted anew, as a sensor would."""
     shown = np.repeat(scenes, frames)
     seen = [_seen(images[index], corruption, [at, index]) for at, index in enumerate(shown)]
-    return Stream("still", seen, labels[shown])
+    return Stream(seen, labels[shown])
 
 
 def _few_classes(
@@ -87,7 +86,7 @@ def _few_classes(
     }
     return {
         f"{name}, {corruption}": [
-            Stream(name, [_seen(images[i], corruption, [0, i]) for i in order], labels[order])
+            Stream([_seen(images[i], corruption, [0, i]) for i in order], labels[order])
         ]
         for name, order in orders.items()
     }
