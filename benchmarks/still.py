@@ -42,7 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     print("| stream | batch | images | none | gain | worst stream |\n" + "| --- " * 6 + "|")
     for title, streams in studies(images, labels, args).items():
         for batch in args.batch_sizes:
-            print(_row(title, batch, [_measured(one, plain, model, batch) for one in streams]))
+            found = [_measured(one, plain, model, batch) for one in streams]
+            print(_row(title, batch, found), flush=True)
     return 0
 
 

@@ -116,12 +116,7 @@ class Drift:
 
     @property
     def significant(self) -> bool:
-        return self.significant_beyond(0.0)
-
-    def significant_beyond(self, content: float) -> bool:
-        """Whether noise and what is seen, a variance in units of sigma_S^2, do not explain it."""
-        noise = self._source_noise + content
-        return self._significance(self._source_mean, noise) >= self._settings.drift_threshold
+        return self.significance >= self._settings.drift_threshold
 
     @property
     def changed(self) -> bool:

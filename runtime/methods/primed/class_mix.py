@@ -44,13 +44,15 @@ class ClassMix:
     def one_sidedness(self) -> float:
         """How far a lack of spread is believed to be a lack of content, 0 to 1.
 
-        Drift flattens features, too. But then the stem, whose features depend little on what is
-        seen, is off as well; or, where answers are sure and of few classes, it is these.
+        Drift flattens features, too. It is content where answers are sure and of few classes. As
+        long as the samples are too few to know the mix of all classes, the stem is asked, whose
+        features depend less on what is seen: drift would show there.
         """
         sureness, settings = self._answers.mean[-1], self._settings
         undrifted = max(0.0, 1 - self._stem_shift() / settings.content_drift)
+        unknown = min(1.0, len(self._answers.mean[:-1]) * self._answers.variance)  # classes / n
         few = min(1.0, self._excess / settings.content_mix) ** 2
-        return float(max(undrifted, few * sureness**settings.content_power))
+        return float(max(undrifted * unknown, few * sureness**settings.content_power))
 
     @property
     def unevenness(self) -> float:

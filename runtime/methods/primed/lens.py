@@ -45,14 +45,13 @@ class Lens:
         self.watch.reset()
 
     def __call__(
-        self, images: Floats, reserve: float, content: float
+        self, images: Floats, reserve: float, unevenness: float
     ) -> tuple[Batch, Doubles, bool]:
         """The batch through the right filter, its weights, and whether to forget what was learned.
 
         Weights say how new each image is. What was learned no longer holds when another stream
         has begun, or when another filter was chosen. `reserve` are passes that a later trial of
-        filters must leave in the budget, `content` what the classes seen so far add to the
-        variance of mean features.
+        filters must leave in the budget, `unevenness` how one-sided the classes were so far.
         """
         batch, features, fits = self._filtered(images)
         weights = self.watch.weigh(features, len(images))
@@ -64,7 +63,7 @@ class Lens:
             if was_filtered:
                 batch, features = self._filtered_again(images)
             self.watch.begin(features, weights, 0)  # some of the batch may be of the stream before
-        refiltered = self._trial_due(reserve, content) and self._tried(images[weights > 0.5])
+        refiltered = self._trial_due(reserve, unevenness) and self._tried(images[weights > 0.5])
         if refiltered:
             batch, features = self._filtered_again(images)
             self.watch.begin(features, weights, min(len(images), self.watch.unchanged))
@@ -92,10 +91,12 @@ class Lens:
         batch, features, _ = self._filtered(images)
         return batch, features
 
-    def _trial_due(self, reserve: float, content: float) -> bool:
+    def _trial_due(self, reserve: float, unevenness: float) -> bool:
         choice, credit = self.choice, self._budget.credit
-        drifted = self.watch.drift.significant_beyond(content) or choice.name != AS_IS
+        drifted = self.watch.drift.significant or choice.name != AS_IS
         if not self._settings.filters or not drifted or choice.settled:
+            return False
+        if unevenness > self._settings.filter_unevenness:
             return False
         first = choice.before_first_trial and credit > 0
         return first or choice.trying or credit - choice.reserve - reserve > 0

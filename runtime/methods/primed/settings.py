@@ -32,6 +32,11 @@ class FilterSettings(DriftSettings):
         low=0,
         high=1,
     )
+    filter_unevenness: float = option(
+        0.1,
+        "no filter is tried while the mix of classes is more uneven: a few are no evidence",
+        low=0,
+    )
     filter_change: float = option(
         0.3, "the stream is another when log |f(x) - x|^2 moves by more than this", low=0
     )
