@@ -23,6 +23,7 @@ True
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import numpy as np
 from numpy.typing import NDArray
 
 from zotta_edge.errors import ZottaError
@@ -122,7 +123,10 @@ class Primed:
 
     def _publish(self) -> Published:
         name, drift = self._lens.choice.name, self._lens.watch.drift.score
-        known = Published(self._alignment.theta, self._embedding.delta(), name, drift)
+        delta = self._embedding.delta()
+        if self._alignment.at_source:  # what no layer shows is content
+            delta = np.zeros_like(delta)
+        known = Published(self._alignment.theta, delta, name, drift)
         self._published = known
         return known
 
