@@ -1,7 +1,6 @@
 """The whole export: source -> adaptable fp32 graph -> quantized graph -> checked file."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -17,7 +16,9 @@ from zotta_edge.export.check import (
     check_adaptable,
     check_images,
     check_quantized,
+    dead_affines,
 )
+from zotta_edge.export.dead import without_dead
 from zotta_edge.export.layers.group import add_features
 from zotta_edge.export.norms.expose import expose_norms
 from zotta_edge.export.quantize.fp8 import quantize_fp8
@@ -25,6 +26,7 @@ from zotta_edge.export.quantize.int8 import quantize_int8
 from zotta_edge.export.quantize.target import describe_machine, resolve_target
 from zotta_edge.export.sources.classifier import Classifier, as_classifier
 from zotta_edge.export.sources.inputs import bind_inputs
+from zotta_edge.export.sources.obstacles import one_line_errors
 from zotta_edge.export.sources.source import load_source
 from zotta_edge.files import check_writable, replacing
 from zotta_edge.format import (
@@ -127,7 +129,7 @@ def export_model(
     options = options or ExportOptions()
     output = Path(output)
     check_writable(output)
-    with _one_line_errors(source):
+    with one_line_errors(source):
         model, info = _build(source, options, say)
     write_model(model, info, output)
     return info
@@ -159,6 +161,9 @@ def _build(source: str, options: ExportOptions, say: Say) -> tuple[onnx.ModelPro
     inputs = check_images(info.preprocessing, images)
     say("checking the adaptable graph against its source")
     session = open_session(adaptable.SerializeToString())
+    if dead := dead_affines(session, info, inputs):
+        info = without_dead(classifier.graph, info, dead, say)
+        session = open_session(adaptable.SerializeToString())
     tolerance = HALF_TOLERANCE if classifier.half else SOURCE_TOLERANCE
     checks = check_adaptable(open_session(original), session, info, inputs, tolerance)
     if options.precision == "fp32":
@@ -179,21 +184,6 @@ def _quantize(
     if precision == "int8":
         return quantize_int8(model, resolve_target(target), classifier.shapes)
     return quantize_fp8(model, images)
-
-
-@contextmanager
-def _one_line_errors(source: str) -> Iterator[None]:
-    """Turn any unforeseen failure on a foreign graph into a one-line error."""
-    try:
-        yield
-    except (ZottaError, MemoryError, OSError):
-        raise
-    except Exception as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ZottaError(
-            f"{source} cannot be exported, its graph is inconsistent or uses what zotta-edge does "
-            f"not know ({type(error).__name__}: {reason})"
-        ) from error
 
 
 def _affines(model: onnx.ModelProto, layers: tuple[Layer, ...]) -> dict[str, Floats]:

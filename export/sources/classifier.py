@@ -94,6 +94,7 @@ def as_classifier(
         say(f"the model has opset {opset(model)}: it is raised to {_LIFTED_OPSET}")
         model.CopyFrom(with_opset(model, _LIFTED_OPSET))
     layout, shape = declare_image(model, size)
+    say(f"running it on images of {' x '.join(map(str, shape))} to learn the shapes inside")
     graph = Graph(model)
     _make_room(graph)
     graph.rename(model.graph.input[0].name, IMAGE)

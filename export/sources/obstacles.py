@@ -1,5 +1,8 @@
 """What a graph itself shows that keeps it from being exported: all of it at once."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import onnx
 
 from zotta_edge.errors import ZottaError
@@ -17,6 +20,21 @@ class UnsuitableError(ZottaError):
         numbered = (f"({place}) {text}" for place, text in enumerate(obstacles, 1))
         several = f"{len(obstacles)} obstacles: {'; '.join(numbered)}"
         super().__init__(obstacles[0] if len(obstacles) == 1 else several)
+
+
+@contextmanager
+def one_line_errors(source: str) -> Iterator[None]:
+    """Turn any unforeseen failure on a foreign graph into a one-line error."""
+    try:
+        yield
+    except (ZottaError, MemoryError, OSError):
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ZottaError(
+            f"{source} cannot be exported, its graph is inconsistent or uses what zotta-edge does "
+            f"not know ({type(error).__name__}: {reason})"
+        ) from error
 
 
 def refuse_unsuitable(model: onnx.ModelProto, size: tuple[int, int] | None) -> None:

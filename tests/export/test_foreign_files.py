@@ -1,6 +1,7 @@
 """Files as other people's tools write them: old opsets, 16 bits, open axes, further inputs."""
 
 import copy
+import json
 from pathlib import Path
 
 import numpy as np
@@ -220,6 +221,66 @@ def test_all_obstacles_are_named_at_once() -> None:
     pairs = zip(caught.value.obstacles, ways, strict=True)
     assert all(way in obstacle for obstacle, way in pairs)
     assert "3 obstacles: (1)" in str(caught.value)
+
+
+def test_inspect_lists_the_obstacles_and_fails(tmp_path: Path, capfd) -> None:
+    path = tmp_path / "net.onnx"
+    path.write_bytes(batch_norm_net(13, image=["n", 3, -1, -1], factor="f2").SerializeToString())
+    assert main(["inspect", str(path)]) == 1
+    head, verdict, *obstacles = capfd.readouterr().out.splitlines()
+    assert "plain ONNX file" in head
+    assert verdict == "cannot be adapted as it is:"
+    assert [line[:2] for line in obstacles] == ["- ", "- "]
+    assert main(["inspect", str(path), "--json"]) == 1
+    assert len(json.loads(capfd.readouterr().out)["obstacles"]) == 2
+    path.write_bytes(batch_norm_net(13).SerializeToString())
+    assert main(["inspect", str(path)]) == 0
+    assert "running it on images of 3 x 16 x 16" in capfd.readouterr().err
+
+
+def dead_ended_net() -> onnx.ModelProto:
+    """A second norm whose output is multiplied by zero, and a third whose shift cancels out."""
+    model = batch_norm_net(13)
+    norm, make = ["g", "b", "m", "v"], helper.make_node
+    fresh = [
+        make("BatchNormalization", ["n", *norm], ["n2"], name="dead/norm"),
+        make("Mul", ["n2", "nought"], ["gone"]),
+        make("BatchNormalization", ["n", *norm], ["n3"], name="half/norm"),
+        make("ReduceMean", ["n3"], ["centre"], axes=[2, 3]),
+        make("Sub", ["n3", "centre"], ["centred"]),
+        make("Sum", ["n", "gone", "centred"], ["total"]),
+    ]
+    nodes = list(model.graph.node)
+    nodes[2].input[0] = "total"
+    del model.graph.node[:]
+    model.graph.node.extend([*nodes[:2], *fresh, *nodes[2:]])
+    model.graph.initializer.append(numpy_helper.from_array(np.zeros(1, np.float32), "nought"))
+    return model
+
+
+def test_a_dead_norm_stays_fixed_and_is_named(tmp_path: Path, capfd) -> None:
+    assert export(dead_ended_net(), tmp_path, "--precision", "fp32") == 0
+    assert "dead.scale, dead.shift stay fixed" in capfd.readouterr().err
+    inputs = [value.name for value in onnx.load(tmp_path / "out.onnx").graph.input]
+    assert "dead.scale" not in inputs
+    assert {"image", "stem.scale", "stem.shift", "half.scale"} <= set(inputs)
+
+
+def test_a_model_without_any_effect_is_refused(tmp_path: Path, capfd) -> None:
+    model = batch_norm_net(13)
+    head = next(tensor for tensor in model.graph.initializer if tensor.name == "head")
+    head.CopyFrom(numpy_helper.from_array(np.zeros((8, 5), np.float32), "head"))
+    assert export(model, tmp_path) == 1
+    assert "no scale or shift of any norm changes the logits" in capfd.readouterr().err
+
+
+def test_logits_that_are_all_but_zero_are_compared(tmp_path: Path) -> None:
+    model = batch_norm_net(13)
+    for tensor in model.graph.initializer:
+        if tensor.name in ("head", "bias"):
+            small = numpy_helper.to_array(tensor) * np.float32(1e-28)
+            tensor.CopyFrom(numpy_helper.from_array(small, tensor.name))
+    assert export(model, tmp_path) == 0
 
 
 def test_a_paddle_file_as_found(published_data: Path, tmp_path: Path) -> None:
