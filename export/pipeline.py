@@ -1,8 +1,7 @@
 """The whole export: source -> adaptable fp32 graph -> quantized graph -> checked file."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Literal
@@ -11,13 +10,23 @@ import onnx
 from onnx import numpy_helper
 
 from zotta_edge.errors import ZottaError
-from zotta_edge.export.check import check_adaptable, check_images, check_quantized
+from zotta_edge.export.check import (
+    HALF_TOLERANCE,
+    SOURCE_TOLERANCE,
+    check_adaptable,
+    check_images,
+    check_quantized,
+    dead_affines,
+)
+from zotta_edge.export.dead import without_dead
 from zotta_edge.export.layers.group import add_features
 from zotta_edge.export.norms.expose import expose_norms
 from zotta_edge.export.quantize.fp8 import quantize_fp8
 from zotta_edge.export.quantize.int8 import quantize_int8
 from zotta_edge.export.quantize.target import describe_machine, resolve_target
 from zotta_edge.export.sources.classifier import Classifier, as_classifier
+from zotta_edge.export.sources.inputs import bind_inputs
+from zotta_edge.export.sources.obstacles import one_line_errors
 from zotta_edge.export.sources.source import load_source
 from zotta_edge.files import check_writable, replacing
 from zotta_edge.format import (
@@ -62,6 +71,8 @@ class ExportOptions:
         Regular expression that groups norms into layers by their names.
     size
         Height and width of the input, where the source leaves them open.
+    inputs
+        Values of inputs besides the image; one number fills an input of any shape.
     resize, interpolation, mean, std
         How images are prepared; None: as the source says.
     """
@@ -74,6 +85,7 @@ class ExportOptions:
     labels: tuple[str, ...] = ()
     layers: str | None = None
     size: tuple[int, int] | None = None
+    inputs: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     resize: int | None = None
     interpolation: Literal["bicubic", "bilinear", "area"] | None = None
     mean: tuple[float, ...] | None = None
@@ -117,7 +129,7 @@ def export_model(
     options = options or ExportOptions()
     output = Path(output)
     check_writable(output)
-    with _one_line_errors(source):
+    with one_line_errors(source):
         model, info = _build(source, options, say)
     write_model(model, info, output)
     return info
@@ -132,9 +144,10 @@ def _build(source: str, options: ExportOptions, say: Say) -> tuple[onnx.ModelPro
         random_weights=options.random_weights,
         size=options.size,
     )
+    bind_inputs(loaded.model, options.inputs)
     original, adaptable = loaded.model.SerializeToString(), loaded.model
     say("exposing the norms")
-    classifier = as_classifier(adaptable, options.size)
+    classifier = as_classifier(adaptable, options.size, say)
     layers = add_features(classifier, expose_norms(classifier, say), options.layers)
     info = ModelInfo(
         preprocessing=_preprocessing(options, loaded.preprocessing, classifier, say),
@@ -148,7 +161,11 @@ def _build(source: str, options: ExportOptions, say: Say) -> tuple[onnx.ModelPro
     inputs = check_images(info.preprocessing, images)
     say("checking the adaptable graph against its source")
     session = open_session(adaptable.SerializeToString())
-    checks = check_adaptable(open_session(original), session, info, inputs)
+    if dead := dead_affines(session, info, inputs):
+        info = without_dead(classifier.graph, info, dead, say)
+        session = open_session(adaptable.SerializeToString())
+    tolerance = HALF_TOLERANCE if classifier.half else SOURCE_TOLERANCE
+    checks = check_adaptable(open_session(original), session, info, inputs, tolerance)
     if options.precision == "fp32":
         return adaptable, replace(info, checks=checks)
     say(f"quantizing to {options.precision}")
@@ -167,21 +184,6 @@ def _quantize(
     if precision == "int8":
         return quantize_int8(model, resolve_target(target), classifier.shapes)
     return quantize_fp8(model, images)
-
-
-@contextmanager
-def _one_line_errors(source: str) -> Iterator[None]:
-    """Turn any unforeseen failure on a foreign graph into a one-line error."""
-    try:
-        yield
-    except (ZottaError, MemoryError, OSError):
-        raise
-    except Exception as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ZottaError(
-            f"{source} cannot be exported, its graph is inconsistent or uses what zotta-edge does "
-            f"not know ({type(error).__name__}: {reason})"
-        ) from error
 
 
 def _affines(model: onnx.ModelProto, layers: tuple[Layer, ...]) -> dict[str, Floats]:
@@ -210,6 +212,8 @@ def _preprocessing(
     """From the flags, else from the source, else ImageNet's with a warning."""
     height, width = classifier.height, classifier.width
     base = known or replace(_IMAGENET, resize=round(min(height, width) * 256 / 224))
+    if height != width:  # a crop of the resized shorter side need not be that wide or high
+        base = replace(base, resize=None)
     if options.mean and options.std:
         base = replace(base, assumed=False)
     if base.assumed:
