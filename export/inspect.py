@@ -7,7 +7,8 @@ import onnx
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.export.norms.expose import expose_norms
-from zotta_edge.export.sources.classifier import as_classifier
+from zotta_edge.export.sources.classifier import Say, as_classifier
+from zotta_edge.export.sources.obstacles import UnsuitableError, one_line_errors
 from zotta_edge.export.sources.source import read_onnx
 from zotta_edge.format import ModelInfo, from_metadata
 from zotta_edge.graph.nodes import opset
@@ -22,8 +23,10 @@ _CHECKS = {
 }
 
 
-def describe(path: Path) -> dict[str, Any]:
+def describe(path: Path, say: Say = lambda message: None) -> dict[str, Any]:
     """Everything `zotta-edge inspect --json` says; never fails on a readable ONNX file.
+
+    `say` is told what is being done, which takes a while on a large network.
 
     >>> from importlib.resources import files
     >>> path = Path(str(files("zotta_edge.models.embedded") / "digits_vit_int8.onnx"))
@@ -32,11 +35,15 @@ def describe(path: Path) -> dict[str, Any]:
     (True, 'int8', 10)
     """
     model = read_onnx(path)
-    metadata = {entry.key: entry.value for entry in model.metadata_props}
+    metadata = _metadata(model)
     common = {"file": str(path), "bytes": path.stat().st_size, "opset": opset(model)}
     if "zotta.format" in metadata:
         return common | {"exported": True} | _describe_info(from_metadata(metadata, path))
-    return common | {"exported": False} | _explain(model, path)
+    return common | {"exported": False} | _explain(model, path, say)
+
+
+def _metadata(model: onnx.ModelProto) -> dict[str, str]:
+    return {entry.key: entry.value for entry in model.metadata_props}
 
 
 def summary(path: Path, info: ModelInfo) -> str:
@@ -92,18 +99,16 @@ def checks_table(info: ModelInfo) -> str:
     )
 
 
-def for_people(path: Path) -> str:
-    """The text of `zotta-edge inspect`."""
-    model = read_onnx(path)
-    metadata = {entry.key: entry.value for entry in model.metadata_props}
-    if "zotta.format" in metadata:
-        info = from_metadata(metadata, path)
+def for_people(path: Path, described: dict[str, Any]) -> str:
+    """The text of `zotta-edge inspect`, from what `describe` says."""
+    if described["exported"]:
+        info = from_metadata(_metadata(read_onnx(path)), path)
         return "\n".join((summary(path, info), checks_table(info), layers_table(info)))
-    explained = _explain(model, path)
-    head = f"{path}: plain ONNX file, opset {opset(model)}, {path.stat().st_size / 1e6:.2f} MB"
-    return f"{head}\n{'can' if explained['adaptable'] else 'cannot'} be adapted: " + str(
-        explained["reason"]
-    )
+    size = described["bytes"] / 1e6
+    head = f"{path}: plain ONNX file, opset {described['opset']}, {size:.2f} MB"
+    if described["adaptable"]:
+        return f"{head}\ncan be adapted: {described['reason']}"
+    return "\n- ".join((f"{head}\ncannot be adapted as it is:", *described["obstacles"]))
 
 
 def _describe_info(info: ModelInfo) -> dict[str, Any]:
@@ -133,11 +138,14 @@ def _describe_info(info: ModelInfo) -> dict[str, Any]:
     }
 
 
-def _explain(model: onnx.ModelProto, path: Path) -> dict[str, Any]:
+def _explain(model: onnx.ModelProto, path: Path, say: Say) -> dict[str, Any]:
     try:
-        norms = expose_norms(as_classifier(model))
+        with one_line_errors(str(path)):
+            norms = expose_norms(as_classifier(model, say=say))
+    except UnsuitableError as error:
+        return _hopeless(str(error), error.obstacles)
     except ZottaError as error:
-        return {"adaptable": False, "norms": 0, "reason": str(error)}
+        return _hopeless(str(error), [str(error)])
     return {
         "adaptable": True,
         "norms": len(norms),
@@ -145,6 +153,10 @@ def _explain(model: onnx.ModelProto, path: Path) -> dict[str, Any]:
         f"{'affines can be inserted' if norms[0].norm.inserted else 'norms found'}; "
         f"make an adaptable file with `zotta-edge export {path} -o adaptable.onnx`",
     }
+
+
+def _hopeless(reason: str, obstacles: list[str]) -> dict[str, Any]:
+    return {"adaptable": False, "norms": 0, "reason": reason, "obstacles": obstacles}
 
 
 def _numbers(values: tuple[float, ...]) -> str:

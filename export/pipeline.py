@@ -1,8 +1,7 @@
 """The whole export: source -> adaptable fp32 graph -> quantized graph -> checked file."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Literal
@@ -11,7 +10,17 @@ import onnx
 from onnx import numpy_helper
 
 from zotta_edge.errors import ZottaError
-from zotta_edge.export.check import check_adaptable, check_images, check_quantized, relative_time
+from zotta_edge.export.check import (
+    FOUND_TOLERANCE,
+    HALF_TOLERANCE,
+    SOURCE_TOLERANCE,
+    check_adaptable,
+    check_images,
+    check_quantized,
+    dead_affines,
+    relative_time,
+)
+from zotta_edge.export.dead import without_dead
 from zotta_edge.export.layers.group import add_features
 from zotta_edge.export.norms.expose import expose_norms
 from zotta_edge.export.quantize.found import found_precision, found_scheme
@@ -19,6 +28,8 @@ from zotta_edge.export.quantize.fp8 import quantize_fp8
 from zotta_edge.export.quantize.int8 import quantize_int8
 from zotta_edge.export.quantize.target import describe_machine, resolve_target
 from zotta_edge.export.sources.classifier import Classifier, as_classifier
+from zotta_edge.export.sources.inputs import bind_inputs
+from zotta_edge.export.sources.obstacles import one_line_errors
 from zotta_edge.export.sources.source import load_source
 from zotta_edge.files import check_writable, replacing
 from zotta_edge.format import (
@@ -63,6 +74,8 @@ class ExportOptions:
         Regular expression that groups norms into layers by their names.
     size
         Height and width of the input, where the source leaves them open.
+    inputs
+        Values of inputs besides the image; one number fills an input of any shape.
     resize, interpolation, mean, std
         How images are prepared; None: as the source says.
     """
@@ -75,6 +88,7 @@ class ExportOptions:
     labels: tuple[str, ...] = ()
     layers: str | None = None
     size: tuple[int, int] | None = None
+    inputs: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     resize: int | None = None
     interpolation: Literal["bicubic", "bilinear", "area"] | None = None
     mean: tuple[float, ...] | None = None
@@ -118,7 +132,7 @@ def export_model(
     options = options or ExportOptions()
     output = Path(output)
     check_writable(output)
-    with _one_line_errors(source):
+    with one_line_errors(source):
         model, info = _build(source, options, say)
     write_model(model, info, output)
     return info
@@ -133,12 +147,13 @@ def _build(source: str, options: ExportOptions, say: Say) -> tuple[onnx.ModelPro
         random_weights=options.random_weights,
         size=options.size,
     )
+    bind_inputs(loaded.model, options.inputs)
     original, adaptable = loaded.model.SerializeToString(), loaded.model
     found = found_scheme(adaptable.graph.node)
     if found:
         _keep_integers(found, options.precision, say)
     say("exposing the norms")
-    classifier = as_classifier(adaptable, options.size)
+    classifier = as_classifier(adaptable, options.size, say)
     layers = add_features(classifier, expose_norms(classifier, say, options.layers), options.layers)
     info = ModelInfo(
         preprocessing=_preprocessing(options, loaded.preprocessing, classifier, say),
@@ -157,8 +172,13 @@ def _build(source: str, options: ExportOptions, say: Say) -> tuple[onnx.ModelPro
     inputs = check_images(info.preprocessing, images)
     say("checking the adaptable graph against its source")
     session = open_session(adaptable.SerializeToString())
+    if dead := dead_affines(session, info, inputs):
+        info = without_dead(classifier.graph, info, dead, say)
+        session = open_session(adaptable.SerializeToString())
+    tolerance = HALF_TOLERANCE if classifier.half else SOURCE_TOLERANCE
+    tolerance = FOUND_TOLERANCE if found else tolerance
     before = open_session(original)
-    checks = check_adaptable(before, session, info, inputs)
+    checks = check_adaptable(before, session, info, inputs, tolerance)
     if any(norm.inserted for norm in info.norms):
         ratio = relative_time(before, session, inputs)
         say(f"with its affines it takes {ratio:.2f} times as long as the file as it came")
@@ -191,21 +211,6 @@ def _quantize(
     return quantize_fp8(model, images)
 
 
-@contextmanager
-def _one_line_errors(source: str) -> Iterator[None]:
-    """Turn any unforeseen failure on a foreign graph into a one-line error."""
-    try:
-        yield
-    except (ZottaError, MemoryError, OSError):
-        raise
-    except Exception as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ZottaError(
-            f"{source} cannot be exported, its graph is inconsistent or uses what zotta-edge does "
-            f"not know ({type(error).__name__}: {reason})"
-        ) from error
-
-
 def _affines(model: onnx.ModelProto, layers: tuple[Layer, ...]) -> dict[str, Floats]:
     """The source value of every overridable input, in the order of the layers."""
     stored = {tensor.name: tensor for tensor in model.graph.initializer}
@@ -232,6 +237,8 @@ def _preprocessing(
     """From the flags, else from the source, else ImageNet's with a warning."""
     height, width = classifier.height, classifier.width
     base = known or replace(_IMAGENET, resize=round(min(height, width) * 256 / 224))
+    if height != width:  # a crop of the resized shorter side need not be that wide or high
+        base = replace(base, resize=None)
     if options.mean and options.std:
         base = replace(base, assumed=False)
     if base.assumed:

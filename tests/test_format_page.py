@@ -96,7 +96,7 @@ def test_fields_of_every_state() -> None:
     for method in adaptable():
         model = AdaptiveModel.load(embedded.MODEL, method=method)
         model.predict(digits)
-        held = {re.sub(r"\[\w+\]", "[{filter}]", name) for name in model.arrays()}
+        held = {re.sub(r"tried\[\w+\]", "tried[{filter}]", name) for name in model.arrays()}
         heading = f"| {method} | meaning |"
         own = set(names(table(STATE, heading))) if heading in STATE else set()
         assert shared | own == held, method

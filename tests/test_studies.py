@@ -81,3 +81,12 @@ def test_gradients_are_compared(
     cells = [line.split("|") for line in capsys.readouterr().out.splitlines() if "least" in line]
     found = {name.strip(): float(cosine.split()[0]) for _, name, cosine, *_ in cells}
     assert found[gradient.PRIMED] > found["Eq. 2, 2 passes"] > 0
+
+
+def test_still_scenes_are_measured(study: Study, capsys: pytest.CaptureFixture[str]) -> None:
+    few = ["--scenes", "4", "--frames", "16", "--images", "48", "--rows", "0:100"]
+    assert study("still").main([*few, "--corruptions", "clean,fog"]) == 0
+    rows = [line.split("|") for line in capsys.readouterr().out.splitlines()[2:]]
+    gains = {row[1].strip(): float(row[5]) for row in rows}
+    assert gains["one scene, clean"] == gains["four scenes, clean"] == 0
+    assert {"sorted by class, fog", "classes 0 to 2, fog", "shuffled, clean"} <= gains.keys()

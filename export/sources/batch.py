@@ -14,6 +14,11 @@ from zotta_edge.graph.nodes import attribute, made
 from zotta_edge.graph.shapes import Shape, ShapeProbe, Shapes
 from zotta_edge.sessions import open_session
 
+_AGAIN = {  # producer -> how it leaves the batch open
+    "pytorch": ', such as torch.onnx.export(..., dynamic_axes={"image": {0: "b"}})',
+    "tf2onnx": ", such as an input_signature of tf.TensorSpec([None, ...])",
+    "PaddlePaddle": ", such as paddle.static.InputSpec([None, ...])",
+}
 _TOLERANCE = 1e-3  # relative; a batch that mixes its samples is off by far more
 _DYNAMIC_TOLERANCE = 0.1  # where the samples of a batch share the ranges of their 8-bit codes
 
@@ -49,8 +54,7 @@ def _check(model: onnx.ModelProto, pixels: Array, expected: Array, tolerance: fl
     if not same:
         raise ZottaError(
             f"the batch size {len(pixels) // 2} is fixed inside the graph ({reason}): export it "
-            "again with a dynamic batch axis, such as torch.onnx.export(..., "
-            'dynamic_axes={"image": {0: "b"}})'
+            f"again with a dynamic batch axis{_AGAIN.get(model.producer_name, '')}"
         )
 
 

@@ -5,7 +5,7 @@ import contextlib
 import logging
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -105,12 +105,15 @@ def to_onnx(module: nn.Module, name: str, size: tuple[int, int]) -> onnx.ModelPr
     example = torch.randn(2, _channels(module), *size, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         try:
-            expected = module(example)
+            output = module(example)
         except Exception as error:
             shape = "x".join(str(length) for length in example.shape[1:])
             raise ZottaError(f"{name} cannot run on a {shape} image: {_reason(error)}") from error
-        if not isinstance(expected, torch.Tensor) or expected.ndim != 2:
+        expected = _logits_of(output)
+        if expected is None or expected.ndim != 2:
             raise ZottaError(f"{name} is no classifier: its output is not [batch, classes]")
+        if expected is not output:
+            module = _LogitsAlone(module)
         try:
             model = _exported(module, example)
         except Exception as error:
@@ -120,6 +123,27 @@ def to_onnx(module: nn.Module, name: str, size: tuple[int, int]) -> onnx.ModelPr
             ) from error
     _compare(model, name, example.numpy(), expected.numpy())
     return model
+
+
+class _LogitsAlone(nn.Module):
+    """A module that returns its logits among other things, or in an object."""
+
+    def __init__(self, wrapped: nn.Module) -> None:
+        super().__init__()
+        self.wrapped = wrapped
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor | None:
+        return _logits_of(self.wrapped(image))
+
+
+def _logits_of(output: Any) -> torch.Tensor | None:
+    """`output` itself, its part called logits, or the first tensor in a tuple or dict of them."""
+    if isinstance(output, Mapping):  # so are the outputs of Hugging Face's models
+        output = output.get("logits", tuple(output.values()))
+    output = getattr(output, "logits", output)
+    if isinstance(output, tuple | list):
+        output = next((part for part in output if isinstance(part, torch.Tensor)), None)
+    return output if isinstance(output, torch.Tensor) else None
 
 
 def _exported(module: nn.Module, example: torch.Tensor) -> onnx.ModelProto:
@@ -160,7 +184,7 @@ def _named_by_module(model: onnx.ModelProto) -> onnx.ModelProto:
         notes = {entry.key: entry.value for entry in node.metadata_props}
         *scopes, _ = ast.literal_eval(notes.get(_SCOPES, "['']"))
         path = next((scope for scope in reversed(scopes) if not scope.startswith("_empty")), "")
-        name = f"{path}/{node.op_type}"
+        name = f"{path.removeprefix('wrapped.')}/{node.op_type}"
         used[name] = used.get(name, -1) + 1
         node.name = f"{name}_{used[name]}" if used[name] else name
     for entry in (model, model.graph, *model.graph.node, *model.graph.input, *model.graph.output):

@@ -62,7 +62,15 @@ def upgraded(arrays: Arrays, method: str) -> dict[str, NDArray[Any]]:
         if name.startswith("method."):
             own = _fields_of(name.removeprefix("method."), array, method)
             fields |= {f"method.{field}": value for field, value in own}
-    return fields
+    return fields | dict(_weights(fields))
+
+
+def _weights(fields: Arrays) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Every sample of a running mean weighed one."""
+    for name in fields:
+        part, _, last = name.rpartition(".")
+        if last == "variance":
+            yield f"{part}.weight", fields[f"{part}.samples"].astype(np.float64)
 
 
 def _fields_of(name: str, array: NDArray[Any], method: str) -> Iterator[tuple[str, NDArray[Any]]]:

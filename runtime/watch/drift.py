@@ -28,37 +28,52 @@ class RunningMean:
     """The mean of about the last `window` samples, whatever the size of the batches.
 
     A plain mean until the window is full, then an exponential one: a batch of `window` or more
-    replaces it, a batch of one moves it by 1 / window.
+    replaces it, a batch of one moves it by 1 / window. A sample that repeats what was seen weighs
+    less than one, but ages the others like any: what a stream no longer shows is forgotten.
     """
 
     def __init__(self, window: int, channels: int) -> None:
         self.window = window
         self.mean: Doubles = np.zeros(channels)
         self.samples = 0  # seen, at most `window`
+        self.weight = 0.0  # of these, the samples that were new
         self.variance = 0.0  # of the mean, in units of one sample's variance
 
-    def add(self, features: Floats) -> None:
-        batch, mean = len(features), features.mean(axis=0, dtype=np.float64)
-        if not np.isfinite(mean).all():  # it would stay for good
+    def add(self, features: Floats, weights: Doubles | None = None) -> None:
+        if not np.isfinite(features.mean(axis=0)).all():  # it would stay for good
             raise NotFiniteError("the features of these images are not finite")
-        self.samples = min(self.samples + batch, self.window)
-        share = min(batch / self.samples, 1.0)
-        self.mean = self.mean + share * (mean - self.mean)
-        self.variance = (1 - share) ** 2 * self.variance + share**2 / batch
+        weights = np.ones(len(features)) if weights is None else weights
+        new = float(weights.sum())
+        self._age(len(features))
+        self.weight += new
+        if not new:
+            return
+        share, within = new / self.weight, weights / new
+        self.mean = self.mean + share * (within @ features.astype(np.float64) - self.mean)
+        self.variance = (1 - share) ** 2 * self.variance + share**2 * float(within @ within)
+
+    def _age(self, batch: int) -> None:
+        """Of the samples so far, those that a batch of this size pushes out of the window."""
+        before, self.samples = self.samples, min(self.samples + batch, self.window)
+        left = max(self.samples - batch, 0)
+        self.weight = self.weight * left / before if before else 0.0
 
     def reset(self) -> None:
-        self.mean, self.samples, self.variance = np.zeros_like(self.mean), 0, 0.0
+        self.mean, self.variance = np.zeros_like(self.mean), 0.0
+        self.samples, self.weight = 0, 0.0
 
     def state(self) -> dict[str, NDArray[Any]]:
         return {
             "mean": self.mean,
             "samples": np.array([self.samples]),
+            "weight": np.array([self.weight]),
             "variance": np.array([self.variance]),
         }
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         self.mean = state["mean"]
         self.samples, self.variance = int(state["samples"][0]), float(state["variance"][0])
+        self.weight = float(state["weight"][0])
 
 
 class Drift:
@@ -83,9 +98,9 @@ class Drift:
         self._now.reset()
         self._reference, self._reference_noise = self._source_mean, self._source_noise
 
-    def observe(self, features: Sequence[Floats]) -> None:
+    def observe(self, features: Sequence[Floats], weights: Doubles | None = None) -> None:
         """Take in a batch's pooled features, [batch, channel] of each watched layer."""
-        self._now.add(np.concatenate(features, axis=1))
+        self._now.add(np.concatenate(features, axis=1), weights)
 
     @property
     def score(self) -> float:
@@ -116,14 +131,14 @@ class Drift:
         """From now on `change` compares with the stream as it is."""
         self._reference, self._reference_noise = self._now.mean, self._now.variance
 
-    def begin(self, features: Sequence[Floats]) -> None:
+    def begin(self, features: Sequence[Floats], weights: Doubles | None = None) -> None:
         """Another stream begins with this batch: forget the one before, and remember this."""
         self._now.reset()
-        self.observe(features)
+        self.observe(features, weights)
         self.remember()
 
     def _significance(self, mean: Doubles, noise: float) -> float:
-        if self._now.samples < self._settings.drift_minimum:
+        if self._now.weight < self._settings.drift_minimum:
             return 0.0
         return self._distance(mean) / (self._now.variance + noise)
 

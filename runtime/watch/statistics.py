@@ -72,12 +72,12 @@ class Source:
     ends: NDArray[np.intp]  # where each layer ends in D
 
     @classmethod
-    def of(cls, calibration: Calibration, first: int = 0) -> "Source":
-        """Of the layers from `first` on."""
-        mean, std = calibration.mean[first:], calibration.std[first:]
+    def of(cls, calibration: Calibration, first: int = 0, last: int | None = None) -> "Source":
+        """Of the layers from `first` on, up to and without `last`; there may be none."""
+        mean, std = calibration.mean[first:last], calibration.std[first:last]
         return cls(
-            np.concatenate(mean).astype(np.float64),
-            np.concatenate(std).astype(np.float64),
+            np.concatenate([np.empty(0), *mean]).astype(np.float64),
+            np.concatenate([np.empty(0), *std]).astype(np.float64),
             calibration.samples,
             np.cumsum([len(layer) for layer in mean]),
         )

@@ -12,6 +12,8 @@ from zotta_edge.version import __version__
 
 COMMANDS = ("export", "calibrate", "inspect", "adapt", "serve", "bench", "corrupt")
 
+_READER_GONE = 128 + 13  # what a shell reports of a program that SIGPIPE ended
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; 0 success, 1 failure with a one-line error, 2 usage."""
@@ -20,6 +22,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args.command = shlex.join(["zotta-edge", *given])  # goes with every number it makes
     try:
         return int(args.run(args))
+    except BrokenPipeError:  # the reader went away (`| head`): no error of ours
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing left to flush
+        return _READER_GONE
     except (ZottaError, MemoryError, OSError) as error:
         print(f"zotta-edge: error: {_one_line(error)}", file=sys.stderr)
         return 1
@@ -50,9 +55,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _one_line(error: BaseException) -> str:
-    if isinstance(error, BrokenPipeError):
-        # The reader went away (`| head`): leave nothing for the interpreter to flush into it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error, MemoryError):
         return "out of memory: try a smaller --batch-size"
     return " ".join(str(error).split()) or type(error).__name__

@@ -283,3 +283,14 @@ def test_demonstration_shows_a_gain(capsys) -> None:
     assert (events["filter"]["before"], events["filter"]["after"]) == ("none", "contrast")
     assert events["filter"]["images"] < 32
     assert events["phase"]["reason"].startswith("watching -> adapting: drift ")
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    adapt = [sys.executable, "-m", "zotta_edge", "adapt", "--output", "-"]
+    with subprocess.Popen(adapt, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr is not None
+        assert b"error" not in process.stderr.read()
+    assert process.returncode == 141

@@ -131,6 +131,37 @@ def features():
     return nn.Conv2d(3, 8, 3)
 
 
+class Wrapped(Net):
+    def __init__(self, wrap):
+        super().__init__()
+        self.wrap = wrap
+
+    def forward(self, x):
+        return self.wrap(super().forward(x))
+
+
+class Output:
+    def __init__(self, logits):
+        self.logits = logits
+
+
+def wrapped(wrap):
+    torch.manual_seed(0)
+    return Wrapped(wrap)
+
+
+def in_object():
+    return wrapped(Output)
+
+
+def in_tuple():
+    return wrapped(lambda logits: (None, logits, logits.mean(1)))
+
+
+def in_dict():
+    return wrapped(lambda logits: {"loss": None, "features": logits + 1, "logits": logits})
+
+
 number = 3
 """
 
@@ -153,6 +184,15 @@ def test_a_factory_of_the_current_folder_is_exported_for_inference(tmp_path: Pat
     np.testing.assert_array_equal(_logits(source.model, images), _logits(source.model, images))
     assert _names(source.model, "BatchNormalization") == ["norm/BatchNormalization"]
     assert "Dropout" not in _operators(source.model)
+
+
+@pytest.mark.usefixtures("factories")
+@pytest.mark.parametrize("factory", ["in_object", "in_tuple", "in_dict"])
+def test_logits_are_taken_out_of_what_a_module_returns(factory: str) -> None:
+    plain, source = (load_source(f"my_models:{name}", size=(16, 16)) for name in ("net", factory))
+    images = _images(2, 1, 16)
+    np.testing.assert_array_equal(_logits(source.model, images), _logits(plain.model, images))
+    assert _names(source.model, "BatchNormalization") == ["norm/BatchNormalization"]
 
 
 @pytest.mark.usefixtures("factories")

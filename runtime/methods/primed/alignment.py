@@ -14,9 +14,9 @@ from zotta_edge.format import Calibration, Floats, Prime
 from zotta_edge.runtime.engine.engine import Outputs
 from zotta_edge.runtime.methods.primed.class_mix import ClassMix
 from zotta_edge.runtime.methods.primed.gauss_newton import GaussNewton
+from zotta_edge.runtime.methods.primed.offset import Offset
 from zotta_edge.runtime.methods.primed.settings import PrimedSettings
-from zotta_edge.runtime.watch.drift import RunningMean
-from zotta_edge.runtime.watch.statistics import Doubles, Source, pooled, shrunk
+from zotta_edge.runtime.watch.statistics import Doubles, Source, pooled
 from zotta_edge.runtime.watch.trust_region import Distance
 from zotta_edge.runtime.zeroth.parameters import Parameters
 
@@ -42,9 +42,9 @@ class Alignment:
         self._first = min(prime.layers)  # no layer before it moves
         self._source = Source.of(calibration, self._first)
         self._newton = GaussNewton(prime, settings.damping)
-        self._parameters, self._mix, self._distance = parameters, mix, distance
-        self._settings = settings
-        self._offset = RunningMean(settings.window, len(self._source.mean))  # r
+        self._parameters, self._distance, self._settings = parameters, distance, settings
+        variance = np.square(self._source.std)
+        self._offset = Offset(variance, self._source.ends, mix, settings)  # r
         self.reset()
 
     def reset(self) -> None:
@@ -74,10 +74,10 @@ class Alignment:
         large = self._settings.large_step * np.linalg.norm(self._parameters.source)
         return bool(np.linalg.norm(self.theta - before) > large)
 
-    def move(self, outputs: Outputs) -> None:
+    def move(self, outputs: Outputs, weights: Doubles) -> None:
         """Take a batch that was answered with theta into r, and move theta to take r back."""
-        self._observe(pooled(outputs, self._first))
-        offset, source = self._significant(), self._parameters.source
+        self._observe(pooled(outputs, self._first), weights)
+        offset, source = self._offset.significant(), self._parameters.source
         if not offset.any():
             self.theta = source
             return
@@ -86,17 +86,10 @@ class Alignment:
         self.theta = self._distance.bounded(theta, self._settings.furthest)
         self.steps += 1
 
-    def _observe(self, features: Floats) -> None:
+    def _observe(self, features: Floats, weights: Doubles) -> None:
         so_far = (self.theta - self._parameters.source)[self._parameters.shifts]
         moved = np.float32(self._settings.jacobian_trust) * self._newton.effect(so_far)  # t J ...
-        self._offset.add(features - self._source.mean.astype(np.float32) - moved)
-
-    def _significant(self) -> Doubles:
-        """r, each layer's shrunk by the share of it that sampling explains."""
-        variance = self._mix.noise(self._offset) * np.square(self._source.std)
-        ends = self._source.ends[:-1]
-        layers = zip(np.split(self._offset.mean, ends), np.split(variance, ends), strict=True)
-        return np.concatenate([shrunk(offset, noise) for offset, noise in layers])
+        self._offset.add(features - self._source.mean.astype(np.float32) - moved, weights)
 
     def state(self) -> dict[str, NDArray[Any]]:
         return {"theta": self.theta, "steps": np.array([self.steps])} | self._offset.state()

@@ -1,6 +1,6 @@
-"""How uneven the classes of a stream are, and what that does to a mean of features."""
+"""How one-sided the content of a stream is, and what that does to a mean of features."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -9,23 +9,50 @@ from numpy.typing import NDArray
 from zotta_edge.format import Floats
 from zotta_edge.runtime.methods.primed.settings import PrimedSettings
 from zotta_edge.runtime.watch.drift import RunningMean
-from zotta_edge.runtime.watch.statistics import log_softmax
+from zotta_edge.runtime.watch.statistics import Doubles, log_softmax
 
 
 class ClassMix:
     """The running mean answer p, and the mean sureness sum p_i^2 of single answers."""
 
-    def __init__(self, classes: int, source_samples: int, settings: PrimedSettings) -> None:
+    def __init__(
+        self,
+        classes: int,
+        source_samples: int,
+        stem_shift: Callable[[], float],
+        settings: PrimedSettings,
+    ) -> None:
         self._answers = RunningMean(settings.window, classes + 1)
-        self._source_samples, self._power = source_samples, settings.sureness_power
+        self._source_samples, self._settings = source_samples, settings
+        self._stem_shift = stem_shift
 
-    def observe(self, logits: Floats) -> None:
+    def observe(self, logits: Floats, weights: Doubles) -> None:
         answers = np.exp(log_softmax(logits))
-        self._answers.add(np.c_[answers, np.square(answers).sum(axis=1)])
+        self._answers.add(np.c_[answers, np.square(answers).sum(axis=1)], weights)
 
-    def noise(self, running: RunningMean) -> float:
-        """Variance of a running mean less the source's, in units of one sample's variance."""
-        return running.variance + 1 / self._source_samples + self.unevenness
+    def noise(self, running: RunningMean, missing: float) -> float:
+        """Variance of a running mean less the source's, in units of one sample's variance.
+
+        `missing` is the share of the source's spread that the stream does not show. Where that is
+        for want of content, its mean may be off by as much.
+        """
+        sampling = running.variance + 1 / self._source_samples
+        content = self._settings.content_weight * missing * self.one_sidedness
+        return sampling + self.unevenness + content
+
+    @property
+    def one_sidedness(self) -> float:
+        """How far a lack of spread is believed to be a lack of content, 0 to 1.
+
+        Drift flattens features, too. It is content where answers are sure and of few classes. As
+        long as the samples are too few to know the mix of all classes, the stem is asked, whose
+        features depend less on what is seen: drift would show there.
+        """
+        sureness, settings = self._answers.mean[-1], self._settings
+        undrifted = max(0.0, 1 - self._stem_shift() / settings.content_drift)
+        unknown = min(1.0, len(self._answers.mean[:-1]) * self._answers.variance)  # classes / n
+        few = min(1.0, self._excess / settings.content_mix) ** 2
+        return float(max(undrifted * unknown, few * sureness**settings.content_power))
 
     @property
     def unevenness(self) -> float:
@@ -35,9 +62,14 @@ class ClassMix:
         answer p, sum p^2 is 1 / classes in an even mix, and sampling adds 1 / n. Drift, too, makes
         answers alike, but it also makes them unsure: those with sum p_i^2 near 1 are believed.
         """
-        mean, sureness = self._answers.mean[:-1], self._answers.mean[-1]
+        return float(self._excess * self._answers.mean[-1] ** self._settings.sureness_power)
+
+    @property
+    def _excess(self) -> float:
+        """Of sum p^2, over an even mix of as many samples."""
+        mean = self._answers.mean[:-1]
         even = 1 / len(mean) + self._answers.variance
-        return float(max(0.0, np.square(mean).sum() - even) * sureness**self._power)
+        return max(0.0, float(np.square(mean).sum()) - even)
 
     def reset(self) -> None:
         self._answers.reset()

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from zotta_edge.format import Calibration, Floats
 from zotta_edge.runtime.engine.engine import Outputs
 from zotta_edge.runtime.methods.primed.class_mix import ClassMix
+from zotta_edge.runtime.methods.primed.offset import Offset
 from zotta_edge.runtime.methods.primed.settings import PrimedSettings
-from zotta_edge.runtime.watch.drift import RunningMean
-from zotta_edge.runtime.watch.statistics import shrunk
+from zotta_edge.runtime.watch.statistics import Doubles
 
 
 class EmbeddingCorrection:
@@ -23,18 +23,17 @@ class EmbeddingCorrection:
     def __init__(
         self, weights: Floats, calibration: Calibration, mix: ClassMix, settings: PrimedSettings
     ) -> None:
-        self._weights, self._mix = weights, mix  # W [E, class]
+        self._weights = weights  # W [E, class]
         self._mean = calibration.embedding_mean
-        self._variance = np.square(calibration.embedding_std, dtype=np.float64)
-        self._offset = RunningMean(settings.window, len(self._mean))
+        variance = np.square(calibration.embedding_std, dtype=np.float64)
+        self._offset = Offset(variance, np.array([len(variance)]), mix, settings)
 
-    def observe(self, outputs: Outputs) -> None:
-        self._offset.add(outputs.embedding - self._mean)
+    def observe(self, outputs: Outputs, weights: Doubles) -> None:
+        self._offset.add(outputs.embedding - self._mean, weights)
 
     def delta(self) -> Floats:
         """How far the embedding is off, as far as that is significant, [E]."""
-        noise = self._mix.noise(self._offset) * self._variance
-        return shrunk(self._offset.mean, noise).astype(np.float32)
+        return self._offset.significant().astype(np.float32)
 
     def corrected(self, logits: Floats, delta: Floats) -> Floats:
         return logits - delta @ self._weights

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from zotta_edge.format import Floats
@@ -15,6 +16,7 @@ from zotta_edge.runtime.methods.primed.filters import AS_IS, Filters
 from zotta_edge.runtime.methods.primed.settings import PrimedSettings
 from zotta_edge.runtime.methods.primed.stream_watch import StreamWatch
 from zotta_edge.runtime.state import fields as states
+from zotta_edge.runtime.watch.statistics import Doubles
 from zotta_edge.runtime.zeroth.forward import Batch
 from zotta_edge.runtime.zeroth.parameters import Parameters
 
@@ -42,26 +44,38 @@ class Lens:
         self.choice.reset()
         self.watch.reset()
 
-    def __call__(self, images: Floats, reserve: float) -> tuple[Batch, bool]:
-        """The batch through the right filter, and whether what was learned no longer holds.
+    def __call__(
+        self, images: Floats, reserve: float, unevenness: float
+    ) -> tuple[Batch, Doubles, bool]:
+        """The batch through the right filter, its weights, and whether to forget what was learned.
 
-        It does not when another stream has begun, or when another filter was chosen. `reserve`
-        are passes that a later trial of filters must leave in the budget.
+        Weights say how new each image is. What was learned no longer holds when another stream
+        has begun, or when another filter was chosen. `reserve` are passes that a later trial of
+        filters must leave in the budget, `unevenness` how one-sided the classes were so far.
         """
         batch, features, fits = self._filtered(images)
-        changed = not fits or self.watch.changed(features)
+        weights = self.watch.weigh(features, len(images))
+        changed = not fits or self.watch.changed(features, weights)
         if changed:
             self._events.report(StreamChanged(self.watch.drift.score))
             was_filtered = self.choice.name != AS_IS
             self.choice.reset()
             if was_filtered:
                 batch, features = self._filtered_again(images)
-            self.watch.begin(features, 0)  # some of the batch may be of the stream before
-        refiltered = self._trial_due(reserve) and self.choice.try_on(images, self._source_answer)
+            self.watch.begin(features, weights, 0)  # some of the batch may be of the stream before
+        refiltered = self._trial_due(reserve, unevenness) and self._tried(images[weights > 0.5])
         if refiltered:
             batch, features = self._filtered_again(images)
-            self.watch.begin(features, min(len(images), self.watch.unchanged))
-        return batch, changed or refiltered
+            self.watch.begin(features, weights, min(len(images), self.watch.unchanged))
+        return batch, weights, changed or refiltered
+
+    def _tried(self, novel: Floats) -> bool:
+        """Whether a trial on images that are new found another filter."""
+        return len(novel) > 0 and self.choice.try_on(novel, self._source_answer)
+
+    def stem_shift(self) -> float:
+        """Squared drift of the stem, in sigma_S^2; a filter hides how far that was."""
+        return self.watch.drift.score**2 if self.choice.name == AS_IS else np.inf
 
     def batch(self, images: Floats) -> Batch:
         return Batch.of(self._engine, self._parameters, images)
@@ -77,10 +91,12 @@ class Lens:
         batch, features, _ = self._filtered(images)
         return batch, features
 
-    def _trial_due(self, reserve: float) -> bool:
+    def _trial_due(self, reserve: float, unevenness: float) -> bool:
         choice, credit = self.choice, self._budget.credit
         drifted = self.watch.drift.significant or choice.name != AS_IS
         if not self._settings.filters or not drifted or choice.settled:
+            return False
+        if unevenness > self._settings.filter_unevenness:
             return False
         first = choice.before_first_trial and credit > 0
         return first or choice.trying or credit - choice.reserve - reserve > 0

@@ -23,6 +23,7 @@ True
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import numpy as np
 from numpy.typing import NDArray
 
 from zotta_edge.errors import ZottaError
@@ -42,6 +43,7 @@ from zotta_edge.runtime.methods.primed.settings import PrimedSettings
 from zotta_edge.runtime.state import fields as states
 from zotta_edge.runtime.watch.collapse import Collapse
 from zotta_edge.runtime.watch.guard import GuardCounts
+from zotta_edge.runtime.watch.statistics import Doubles
 from zotta_edge.runtime.watch.trust_region import Distance
 from zotta_edge.runtime.zeroth.forward import Batch
 from zotta_edge.runtime.zeroth.parameters import Parameters
@@ -63,7 +65,8 @@ class Primed:
         self._engine, self._parameters, self._events = engine, parameters, events
         self._budget = PassBudget(settings)
         self._lens = Lens(engine, parameters, self._budget, settings, events)
-        self._mix = ClassMix(info.classes, calibration.samples, settings)
+        shift = self._lens.stem_shift
+        self._mix = ClassMix(info.classes, calibration.samples, shift, settings)
         self._alignment = Alignment(prime, calibration, parameters, self._mix, distance, settings)
         head, _ = Head.open(engine).weights()
         self._embedding = EmbeddingCorrection(head, calibration, self._mix, settings)
@@ -80,15 +83,16 @@ class Primed:
     def predict(self, images: Floats) -> Answer:
         before = self._published
         self._budget.earn(len(images))
-        batch, begins_anew = self._lens(images, self._mirror.reserve(len(images)))
+        reserve = self._mirror.reserve(len(images))
+        batch, weights, begins_anew = self._lens(images, reserve, self._mix.unevenness)
         if begins_anew:
             self._forget()
         outputs = batch(self._alignment.theta)
-        self._move(outputs)
+        self._move(outputs, weights)
         if self._can_answer_again(len(images)) and self._alignment.is_large_step(before.theta):
             self._budget.spend(self._engine.cone_share * len(images))
             outputs = batch(self._alignment.theta)
-        self._embedding.observe(outputs)
+        self._embedding.observe(outputs, weights)
         known = self._publish()
         mirror = self._mirror.wanted(known) and self._budget.credit > 0
         self._budget.spend(len(images) if mirror else 0)
@@ -104,11 +108,11 @@ class Primed:
         logits = self._logits(outputs, images, known, self._mirror.wanted(known))
         return Answer(logits, False, known.drift)
 
-    def _move(self, outputs: Outputs) -> None:
+    def _move(self, outputs: Outputs, weights: Doubles) -> None:
         self._lens.watch.observe_adapted(outputs)
-        self._mix.observe(outputs.logits)
+        self._mix.observe(outputs.logits, weights)
         before = self._alignment.phase
-        self._alignment.move(outputs)
+        self._alignment.move(outputs, weights)
         after, drift = self._alignment.phase, self._lens.watch.drift.score
         if after != before:
             self._events.report(PhaseChanged(before, after, f"drift {drift:.2f}"))
@@ -119,7 +123,10 @@ class Primed:
 
     def _publish(self) -> Published:
         name, drift = self._lens.choice.name, self._lens.watch.drift.score
-        known = Published(self._alignment.theta, self._embedding.delta(), name, drift)
+        delta = self._embedding.delta()
+        if self._alignment.at_source:  # what no layer shows is content
+            delta = np.zeros_like(delta)
+        known = Published(self._alignment.theta, delta, name, drift)
         self._published = known
         return known
 

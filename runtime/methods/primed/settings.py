@@ -6,6 +6,7 @@ from zotta_edge.options import option
 from zotta_edge.runtime.methods.contract import MethodSettings
 from zotta_edge.runtime.watch.collapse import CollapseSettings
 from zotta_edge.runtime.watch.drift import DriftSettings
+from zotta_edge.runtime.watch.novelty import NoveltySettings
 
 
 @dataclass(frozen=True)
@@ -31,13 +32,18 @@ class FilterSettings(DriftSettings):
         low=0,
         high=1,
     )
+    filter_unevenness: float = option(
+        0.1,
+        "no filter is tried while the mix of classes is more uneven: a few are no evidence",
+        low=0,
+    )
     filter_change: float = option(
         0.3, "the stream is another when log |f(x) - x|^2 moves by more than this", low=0
     )
 
 
 @dataclass(frozen=True)
-class PrimedSettings(MethodSettings, FilterSettings, CollapseSettings):
+class PrimedSettings(MethodSettings, FilterSettings, NoveltySettings, CollapseSettings):
     """Chosen on the four extra corruptions (docs/primed.md, "How it was chosen")."""
 
     damping: float = option(
@@ -76,6 +82,21 @@ class PrimedSettings(MethodSettings, FilterSettings, CollapseSettings):
         "power of the answers' sureness, (E sum p_i^2)^8, by which an uneven mix of classes "
         "counts: fog leaves a sureness of 0.6 to 0.7, which then counts next to nothing",
         low=0,
+    )
+    content_drift: float = option(
+        0.2,
+        "squared drift of the stem, in units of sigma_S^2, from which on a move of later layers is "
+        "no longer taken for content that the stream does not show",
+        low=1e-6,
+    )
+    content_weight: float = option(
+        2.0, "times the spread that a stream lacks, as variance of its mean", low=0
+    )
+    content_power: float = option(
+        6.0, "power of the answers' sureness by which few classes explain a lack of spread", low=0
+    )
+    content_mix: float = option(
+        0.25, "unevenness of the answers from which on they are a few classes' answers", low=1e-6
     )
     mirror_agreement: float = option(
         0.7,

@@ -58,6 +58,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="REGEX",
         help=r"group norms into layers by what this matches in their names, e.g. 'blocks\.\d+'",
     )
+    parser.add_argument(
+        "--input",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="the value of an input besides the image: a number, or as many as it has elements",
+    )
     group = parser.add_argument_group(
         "preprocessing", "(pixel / 255 - mean) / std after resize and centre crop"
     )
@@ -89,6 +96,7 @@ def run(args: argparse.Namespace) -> int:
         labels=_labels(args.labels),
         layers=args.layers,
         size=_size(args.size),
+        inputs=dict(map(_input, args.input)),
         resize=args.resize,
         interpolation=args.interpolation,
         **_statistics(args),
@@ -106,6 +114,14 @@ def _say(message: str) -> None:
 def _statistics(args: argparse.Namespace) -> dict[str, tuple[float, ...] | None]:
     mean, std = PRESETS.get(args.preprocessing, (None, None))
     return {"mean": _floats(args.mean, "--mean") or mean, "std": _floats(args.std, "--std") or std}
+
+
+def _input(text: str) -> tuple[str, tuple[float, ...]]:
+    name, _, value = text.rpartition("=")
+    numbers = _floats(value, f"--input {name}") if name else None
+    if not numbers:
+        raise ZottaError(f"--input {text!r} is not of the form NAME=VALUE, such as scale=1.0")
+    return name, numbers
 
 
 def _floats(text: str | None, flag: str) -> tuple[float, ...] | None:

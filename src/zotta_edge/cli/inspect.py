@@ -2,12 +2,14 @@
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 HELP = """Show what a model file contains, or whether an ONNX file can be adapted
 
 For a file made by zotta-edge: layers, affines, precision, recipe, checks, calibration.
-For any other ONNX file: whether it can be adapted, and why or why not.
+For any other ONNX file: whether it can be adapted; if not, every obstacle with the way out, and
+exit code 1.
 """
 
 
@@ -19,5 +21,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from zotta_edge.export.inspect import describe, for_people
 
-    print(json.dumps(describe(args.model), indent=2) if args.json else for_people(args.model))
-    return 0
+    described = describe(args.model, say=_say)
+    print(json.dumps(described, indent=2) if args.json else for_people(args.model, described))
+    return 0 if described.get("adaptable", True) else 1
+
+
+def _say(message: str) -> None:
+    print(message, file=sys.stderr)

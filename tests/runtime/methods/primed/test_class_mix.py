@@ -11,9 +11,10 @@ from zotta_edge.runtime.watch.drift import RunningMean
 CLASSES = 10
 
 
-def mix_of(labels: NDArray[np.int64], confidence: float) -> ClassMix:
-    mix = ClassMix(CLASSES, source_samples=100, settings=Settings())
-    mix.observe((confidence * np.eye(CLASSES)[labels]).astype(np.float32))
+def mix_of(labels: NDArray[np.int64], confidence: float, shift: float = 9.0) -> ClassMix:
+    mix = ClassMix(CLASSES, 100, lambda: shift, Settings())
+    logits = (confidence * np.eye(CLASSES)[labels]).astype(np.float32)
+    mix.observe(logits, np.ones(len(labels)))
     return mix
 
 
@@ -34,5 +35,17 @@ def test_noise_is_sampling_and_the_mix() -> None:
     running = RunningMean(64, 3)
     running.add(np.zeros((16, 3), np.float32))
     even, uneven = mix_of(np.arange(200) % CLASSES, 20.0), mix_of(np.zeros(200, int), 20.0)
-    assert even.noise(running) == pytest.approx(1 / 16 + 1 / 100)
-    assert uneven.noise(running) == pytest.approx(1 / 16 + 1 / 100 + uneven.unevenness)
+    assert even.noise(running, 0.0) == pytest.approx(1 / 16 + 1 / 100)
+    assert uneven.noise(running, 0.0) == pytest.approx(1 / 16 + 1 / 100 + uneven.unevenness)
+
+
+def test_a_lack_of_spread_is_content_where_the_stem_has_not_drifted() -> None:
+    few, many = np.arange(CLASSES), np.arange(200) % CLASSES
+    assert mix_of(few, 20.0, shift=0.0).one_sidedness == pytest.approx(1)
+    assert mix_of(few, 20.0, shift=9.0).one_sidedness == pytest.approx(0, abs=1e-6)
+    assert mix_of(many, 20.0, shift=0.0).one_sidedness < 0.1  # the mix is known to be even
+
+
+def test_a_lack_of_spread_is_content_where_few_classes_are_surely_seen() -> None:
+    assert mix_of(np.zeros(200, int), 20.0).one_sidedness == pytest.approx(1, abs=0.01)
+    assert mix_of(np.zeros(200, int), 2.5).one_sidedness < 0.05

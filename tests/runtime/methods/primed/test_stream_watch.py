@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import toy
 
 from zotta_edge.format import Floats
@@ -19,8 +20,9 @@ def test_a_change_right_after_a_switch_of_filters_is_noticed(tmp_path: Path) -> 
         outputs = engine.cone(engine.stem(toy.images(64, seed, shift)), {})
         return list(outputs.features[: min(engine.chosen)])
 
-    assert not watch.changed(features(0, 0.0))
-    watch.begin(features(3, toy.SHIFT), 64)
-    assert watch.changed(features(4, -toy.SHIFT))
-    watch.begin(features(3, toy.SHIFT), 0)  # some may be of the stream before: wait and see
-    assert not watch.changed(features(4, -toy.SHIFT))
+    new = np.ones(64)
+    assert not watch.changed(features(0, 0.0), new)
+    watch.begin(features(3, toy.SHIFT), new, 64)
+    assert watch.changed(features(4, -toy.SHIFT), new)
+    watch.begin(features(3, toy.SHIFT), new, 0)  # some may be of the stream before: wait and see
+    assert not watch.changed(features(4, -toy.SHIFT), new)

@@ -1,0 +1,69 @@
+"""What a graph itself shows that keeps it from being exported: all of it at once."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import onnx
+
+from zotta_edge.errors import ZottaError
+from zotta_edge.export.sources.inputs import declared, described, input_obstacles
+
+
+class UnsuitableError(ZottaError):
+    """A model that cannot be exported as it is; each obstacle with its way out."""
+
+    def __init__(self, obstacles: list[str]) -> None:
+        self.obstacles = obstacles
+        numbered = (f"({place}) {text}" for place, text in enumerate(obstacles, 1))
+        several = f"{len(obstacles)} obstacles: {'; '.join(numbered)}"
+        super().__init__(obstacles[0] if len(obstacles) == 1 else several)
+
+
+@contextmanager
+def one_line_errors(source: str) -> Iterator[None]:
+    """Turn any unforeseen failure on a foreign graph into a one-line error."""
+    try:
+        yield
+    except (ZottaError, MemoryError, OSError):
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ZottaError(
+            f"{source} cannot be exported, its graph is inconsistent or uses what zotta-edge does "
+            f"not know ({type(error).__name__}: {reason})"
+        ) from error
+
+
+def refuse_unsuitable(model: onnx.ModelProto, size: tuple[int, int] | None) -> None:
+    """Raise one error that names every obstacle."""
+    found = [
+        *_exported(model),
+        *input_obstacles(model, size),
+        *_output_obstacles(model),
+    ]
+    if found:
+        raise UnsuitableError(found)
+
+
+def _exported(model: onnx.ModelProto) -> list[str]:
+    if any(entry.key == "zotta.format" for entry in model.metadata_props):
+        return ["the model is already exported by zotta-edge: export the model it was made from"]
+    return []
+
+
+def _output_obstacles(model: onnx.ModelProto) -> list[str]:
+    """Several outputs, or one that is declared as something else than class scores."""
+    outputs = list(model.graph.output)
+    if len(outputs) != 1:
+        listed = ", ".join(f"{value.name} {described(value)}" for value in outputs)
+        return [
+            f"a classifier with one output is needed, the model has {len(outputs)} ({listed}): "
+            "cut the graph behind its logits with onnx.utils.extract_model"
+        ]
+    axes = declared(outputs[0])
+    if axes and len(axes) not in (2, 4):
+        return [
+            f"the model is no classifier: its output must be [batch, classes], {outputs[0].name} "
+            f"is {described(outputs[0])}"
+        ]
+    return []
