@@ -29,7 +29,7 @@ def test_embed_in_a_loop(tmp_path: Path) -> None:
     lines = run(tmp_path, "embed_in_a_loop").splitlines()
     assert len(lines) == 6
     assert all(percentages(line)[0] > 60 for line in lines[:5])  # 45 % without adaptation
-    assert "1079 steps" in lines[5]
+    assert int(re.findall(r"(\d+) steps", lines[5])[0]) > 1000  # of 1,079 images
 
 
 def test_changing_weather(tmp_path: Path) -> None:
