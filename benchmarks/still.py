@@ -42,26 +42,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     print("| stream | batch | images | none | gain | worst stream |\n" + "| --- " * 6 + "|")
     for title, streams in studies(images, labels, args).items():
         for batch in args.batch_sizes:
-            found = [_measured(one, plain, model, batch) for one in streams]
-            print(_row(title, batch, found), flush=True)
+            rows = [_measured(stream, plain, model, batch) for stream in streams]
+            print(_row(title, batch, rows), flush=True)
     return 0
 
 
 def studies(
     images: list[Image], labels: Labels, args: argparse.Namespace
 ) -> dict[str, list[Stream]]:
-    found: dict[str, list[Stream]] = {}
+    streams: dict[str, list[Stream]] = {}
     drawn = np.random.default_rng(args.seed).permutation(len(images))[: args.scenes]
     for corruption in args.corruptions:
-        found[f"one scene, {corruption}"] = [
+        streams[f"one scene, {corruption}"] = [
             _still(images, labels, [index], args.frames, corruption) for index in drawn
         ]
-        found[f"four scenes, {corruption}"] = [
+        streams[f"four scenes, {corruption}"] = [
             _still(images, labels, list(four), args.frames, corruption)
             for four in np.split(drawn, range(4, len(drawn), 4))
         ]
-        found |= _few_classes(images, labels, args, corruption)
-    return found
+        streams |= _few_classes(images, labels, args, corruption)
+    return streams
 
 
 def _still(
@@ -101,7 +101,7 @@ def _measured(
     stream: Stream, plain: AdaptiveModel, model: AdaptiveModel, batch: int
 ) -> tuple[int, float, float]:
     """Images, accuracy without and with adaptation, in percent."""
-    none, adapted = (_accuracy(stream, one, batch) for one in (plain, model))
+    none, adapted = (_accuracy(stream, each, batch) for each in (plain, model))
     return len(stream.images), none, adapted
 
 
@@ -115,12 +115,12 @@ def _accuracy(stream: Stream, model: AdaptiveModel, batch: int) -> float:
     return 100 * float(np.concatenate(right).mean())
 
 
-def _row(title: str, batch: int, found: list[tuple[int, float, float]]) -> str:
-    images = sum(count for count, _, _ in found)
-    none = float(np.mean([before for _, before, _ in found]))
-    gains = [after - before for _, before, after in found]
+def _row(title: str, batch: int, rows: list[tuple[int, float, float]]) -> str:
+    images = sum(count for count, _, _ in rows)
+    none = float(np.mean([before for _, before, _ in rows]))
+    gains = [after - before for _, before, after in rows]
     return (
-        f"| {title} | {batch} | {len(found)} x {images // len(found)} | {none:.1f} "
+        f"| {title} | {batch} | {len(rows)} x {images // len(rows)} | {none:.1f} "
         f"| {np.mean(gains):+.1f} | {min(gains):+.1f} |"
     )
 
