@@ -136,7 +136,7 @@ def test_no_answer_waits_longer_than_the_deadline(stream: Any) -> None:
     images, _ = stream
     deadline = 3.0  # far beyond what a plain answer takes, far below an update
     plain = AdaptiveModel.load(embedded.MODEL, method="none", threads=1)
-    with served.serving(*SLOW, "--set", "pairs=500", "--deadline", str(deadline)) as server:
+    with served.serving(*SLOW, "--set", "pairs=2000", "--deadline", str(deadline)) as server:
         client = Client(server.port)
         client.infer(images[:1], adapt=False)
         for at in (0, 16):
