@@ -2,6 +2,7 @@
 
 import logging
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -11,16 +12,16 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Event:
+class Event(ABC):
     """One decision of a method."""
 
     kind: ClassVar[str]  # a stable name
     level: ClassVar[int] = logging.INFO
 
     @property
+    @abstractmethod
     def reason(self) -> str:
         """A sentence with the figures behind the decision."""
-        raise NotImplementedError
 
     def to_dict(self) -> dict[str, Any]:
         """Kind, reason and fields, for JSON: a number that is not finite becomes None."""
