@@ -5,7 +5,7 @@ Eq. 2 as it stands, on every batch: no choice of layers, no alignment, no gate a
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from zotta_edge.runtime.state import fields as states
 from zotta_edge.runtime.watch.statistics import entropies
 from zotta_edge.runtime.zeroth.estimator import DirectionSettings, SharedDirections
 from zotta_edge.runtime.zeroth.forward import Batch
-from zotta_edge.runtime.zeroth.objective import EntropySettings
+from zotta_edge.runtime.zeroth.objective import EntropySettings, Reduction
 from zotta_edge.runtime.zeroth.optimiser import OptimiserSettings, Sgd
 from zotta_edge.runtime.zeroth.parameters import Parameters
 
@@ -32,11 +32,11 @@ class ZooSettings(MethodSettings, DirectionSettings, EntropySettings, OptimiserS
 class Entropy:
     """The first term of Eq. 5, with lambda1 = 1."""
 
-    reduction: Literal["mean", "sum"]
+    reduction: Reduction
 
     def __call__(self, outputs: Outputs) -> float:
         entropy = entropies(outputs.logits)
-        return float(entropy.mean() if self.reduction == "mean" else entropy.sum())
+        return float(entropy.sum() if self.reduction == "sum" else entropy.mean())
 
 
 class Zoo:

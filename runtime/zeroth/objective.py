@@ -10,11 +10,15 @@ from zotta_edge.options import Options, option
 from zotta_edge.runtime.engine.engine import Outputs
 from zotta_edge.runtime.watch.statistics import Doubles, Queue, Source, moments
 
+Reduction = Literal["mean", "sum", "whole"]
+
 
 @dataclass(frozen=True)
 class EntropySettings(Options):
-    reduction: Literal["mean", "sum"] = option(
-        "mean", "entropy of a batch: a mean, which suits all batch sizes, or the sum of Eq. 5"
+    reduction: Reduction = option(
+        "mean",
+        "Eq. 5 over a batch of B: sum H + SFAA as it is written (sum), that as a whole divided by "
+        "B (whole), or mean H + SFAA, where SFAA counts B times as much (mean)",
     )
 
 
@@ -56,27 +60,34 @@ class SampleObjective(Objective, Protocol):
 class EntropyAndAlignment:
     """Eq. 5: L = lambda1 sum_x H(x) + lambda2 sum_l |mu_l - mu_l^S|^2 + |sigma_l - sigma_l^S|^2.
 
-    With `reduction` "mean" the sum over the batch is a mean, so that one learning rate serves all
-    batch sizes.
+    `reduction` says what is divided by the batch's size n: nothing ("sum"), all of it ("whole"), or
+    the entropy alone ("mean"), where SFAA weighs n times as much against it as in the equation.
     """
 
     source: Source
     entropy_weight: float  # lambda1
     alignment_weight: float  # lambda2
-    reduction: Literal["mean", "sum"]
+    reduction: Reduction
     queue: Queue
 
     def __call__(self, outputs: Outputs) -> float:
         features, entropy = self.queue.beside(outputs)  # [n, D], [n]
-        reduced = entropy.mean() if self.reduction == "mean" else entropy.sum()
+        entropy_weight, alignment_weight = self._weights(len(entropy))
         mean, std = moments(features)
         aligned = np.square(mean - self.source.mean).sum()
         if len(features) > 1:  # a single sample has no spread
             aligned += np.square(std - self.source.std).sum()
-        return float(self.entropy_weight * reduced + self.alignment_weight * aligned)
+        return float(entropy_weight * entropy.sum() + alignment_weight * aligned)
+
+    def _weights(self, n: int) -> tuple[float, float]:
+        """Of the summed entropy and of SFAA, for n samples."""
+        return (
+            self.entropy_weight / (1 if self.reduction == "sum" else n),
+            self.alignment_weight / (n if self.reduction == "whole" else 1),
+        )
 
     def differences(self, plus: Outputs, minus: Outputs) -> Doubles:
-        """f_i = <dL/dv_i, v_i+ - v_i-> + lambda1 (H_i+ - H_i-) / n, [batch].
+        """f_i = <dL/dv_i, v_i+ - v_i-> + lambda1 (H_i+ - H_i-) / n, [batch]; n is 1 for "sum".
 
         dL/dv is taken midway: perturbations that differ between the samples widen sigma on either
         side, in between they cancel.
@@ -84,17 +95,21 @@ class EntropyAndAlignment:
         above, entropy_above = self.queue.beside(plus)
         below, entropy_below = self.queue.beside(minus)
         gradient = self.feature_gradient((above + below) * np.float32(0.5))
-        weight = self.entropy_weight / (len(above) if self.reduction == "mean" else 1)
+        weight, _ = self._weights(len(above))
         difference: Doubles = np.einsum("id,id->i", gradient, above - below)
         difference += weight * (entropy_above - entropy_below)
         return difference[-len(plus.logits) :]  # those of the queue are zero, and come first
 
     def feature_gradient(self, features: Floats) -> Doubles:
-        """dL/dv_i = 2 lambda2 ((mu - mu^S) + (sigma - sigma^S) (v_i - mu) / sigma) / n, [n, D]."""
+        """dL/dv_i = 2 lambda2 ((mu - mu^S) + (sigma - sigma^S) (v_i - mu) / sigma) / n, [n, D].
+
+        Divided by n once more where the whole loss is.
+        """
         mean, std = moments(features)
         gradient = np.broadcast_to(mean - self.source.mean, features.shape)
         if len(features) > 1:
             # A channel that all samples agree on has no spread to follow.
             slope = np.divide(std - self.source.std, std, out=np.zeros_like(std), where=std > 0)
             gradient = gradient + slope * (features - mean)
-        return (2 * self.alignment_weight / len(features)) * gradient
+        _, weight = self._weights(len(features))
+        return (2 * weight / len(features)) * gradient

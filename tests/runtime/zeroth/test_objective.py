@@ -30,7 +30,7 @@ def objective(reduction: str = "mean", queue: int = 1) -> EntropyAndAlignment:
     return EntropyAndAlignment(source(), 1.0, 0.4, reduction, Queue(queue, sum(CHANNELS)))
 
 
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "whole"])
 @pytest.mark.parametrize("batch", [2, 16, 64])
 def test_equals_torch(reduction: str, batch: int) -> None:
     torch = pytest.importorskip("torch")
@@ -38,15 +38,17 @@ def test_equals_torch(reduction: str, batch: int) -> None:
     log_p = torch.tensor(given.logits).log_softmax(1)
     entropy = -(log_p.exp() * log_p).sum(1)
     expected = entropy.mean() if reduction == "mean" else entropy.sum()
+    expected = expected.double()
     means, stds = (torch.tensor(part).split(CHANNELS) for part in (reference.mean, reference.std))
     for feature, mean, std in zip(given.features, means, stds, strict=True):
         v = torch.tensor(feature, dtype=torch.float64)
         expected = expected + 0.4 * (v.mean(0) - mean).square().sum()
         expected = expected + 0.4 * (v.std(0, correction=0) - std).square().sum()
-    assert objective(reduction)(given) == pytest.approx(expected.item(), rel=1e-5)
+    whole = expected.item() / (batch if reduction == "whole" else 1)
+    assert objective(reduction)(given) == pytest.approx(whole, rel=1e-5)
 
 
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "whole"])
 @pytest.mark.parametrize(("batch", "queued"), [(1, 0), (1, 2), (2, 1), (5, 3), (64, 3)])
 def test_slopes_of_each_sample_equal_those_of_torch(
     reduction: str, batch: int, queued: int
@@ -61,7 +63,7 @@ def test_slopes_of_each_sample_equal_those_of_torch(
     aligned = (v.mean(0) - torch.tensor(loss.source.mean)).square().sum()
     if len(features) > 1:
         aligned += (v.std(0, correction=0) - torch.tensor(loss.source.std)).square().sum()
-    (0.4 * aligned).backward()
+    (0.4 / (len(features) if reduction == "whole" else 1) * aligned).backward()
     np.testing.assert_allclose(loss.feature_gradient(features), v.grad, rtol=1e-5, atol=1e-7)
 
     moved = outputs(batch, seed=2)
@@ -70,7 +72,7 @@ def test_slopes_of_each_sample_equal_those_of_torch(
     expected = np.einsum("id,id->i", v.grad.numpy()[-batch:], change)
     np.testing.assert_allclose(loss.differences(*ends), expected, rtol=1e-3, atol=1e-7)
 
-    weight = 1 / len(entropy) if reduction == "mean" else 1.0
+    weight = 1.0 if reduction == "sum" else 1 / len(entropy)
     other = Outputs(moved.logits, given.features, given.embedding)
     expected = weight * (entropies(moved.logits) - entropies(given.logits))
     np.testing.assert_allclose(loss.differences(other, given), expected, rtol=1e-5, atol=1e-7)
