@@ -10,6 +10,7 @@ import sys
 import time
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -270,6 +271,18 @@ def test_scenarios_variants_and_models(tmp_path: Path, capsys: pytest.CaptureFix
         assert one["status"]["layers"] == [1]
         assert set(one["domain"]) == set(LETTERS[:2])
         assert len(one["correct"]) == 2 * IMAGES
+
+
+def test_severity_comes_and_goes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One stream, a ninth of the images at each step, one accuracy a corruption."""
+    asked = ["--corruptions", "fog,contrast", "--scenario", "gradual", "--methods", "none"]
+    assert main(arguments(tmp_path / "out", *asked)) == 0
+    (found,) = conditions(tmp_path / "out")
+    assert found["condition"]["corruptions"] == ["fog"] * 5 + ["contrast"] * 5
+    steps = [letter for letter, _ in groupby(found["domain"])]
+    assert steps == list("abcdedcba" + "fghijihgf")
+    shown = capsys.readouterr().out
+    assert [shown.count(f"\n{name} ") for name in ("fog", "contrast")] == [1, 1]
 
 
 def test_corrupted_data_is_taken_as_it_is(tmp_path: Path) -> None:

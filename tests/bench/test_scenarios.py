@@ -8,6 +8,7 @@ from sklearn.isotonic import isotonic_regression
 
 from zotta_edge.bench.data.datasets import Numbers
 from zotta_edge.bench.data.scenarios import SCENARIOS, Stream, batch_size, check_scenario
+from zotta_edge.bench.data.scenarios import streams as streams_of
 from zotta_edge.bench.report.gain import half_gain, monotone
 from zotta_edge.errors import ZottaError
 
@@ -43,7 +44,7 @@ def test_batches_cover_the_stream_in_order(scenario: str) -> None:
             range(len(stream))
         )
         assert all(part.stop - part.start <= 4 for part in parts)
-        if scenario != "mixed":
+        if not scenario.startswith("mixed"):
             assert all(len(set(stream.domain[part])) == 1 for part in parts)
 
 
@@ -58,6 +59,41 @@ def test_label_shift_brings_one_class_after_another() -> None:
         classes = labels(stream.name)[stream.row]
         changes = sum(a != b for a, b in pairwise(classes))
         assert changes == len(set(classes)) - 1
+
+
+def test_correlated_brings_one_class_after_another_in_each_domain() -> None:
+    (stream,) = streams("correlated")
+    for index, name in enumerate(stream.domains):
+        classes = labels(name)[stream.row[stream.domain == index]]
+        assert sum(a != b for a, b in pairwise(classes)) == len(set(classes)) - 1
+    assert sorted(stream.domain) == stream.domain.tolist()
+
+
+def test_mixed_correlated_sorts_what_is_mixed() -> None:
+    (stream,) = streams("mixed-correlated")
+    rows = zip(stream.domain, stream.row, strict=True)
+    classes = [labels(stream.domains[domain])[row] for domain, row in rows]
+    assert sum(a != b for a, b in pairwise(classes)) == len(set(classes)) - 1
+    assert sum(a != b for a, b in pairwise(stream.domain)) > 2 * len(DOMAINS)
+
+
+def test_gradual_comes_and_goes() -> None:
+    (stream,) = streams("gradual")
+    shown = stream.shown(5)
+    visits = [shown[stream.domain[0]]]
+    visits += [shown[b] for a, b in pairwise(stream.domain) if a != b]
+    slope = [1, 2, 3, 4, 5, 4, 3, 2, 1]
+    assert visits == [(name, severity) for name in DOMAINS for severity in slope]
+    (gentle,) = streams_of("gradual", DOMAINS, labels, 0, severity=2)
+    assert set(gentle.severities) == {1, 2}
+
+
+def test_a_toolkits_names_are_known() -> None:
+    assert [check_scenario(name) for name in ("mixed_domains", "mixed_domains_correlated")] == [
+        "mixed",
+        "mixed-correlated",
+    ]
+    assert check_scenario("gradual") == "gradual"
 
 
 def test_recurring_comes_back_with_other_images() -> None:

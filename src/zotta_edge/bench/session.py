@@ -110,8 +110,8 @@ def check_readable(conditions: Sequence[Condition]) -> None:
     """Decode every image file that the run needs, so that a damaged one is an error now."""
     wanted: dict[tuple[str, int], Images] = {}
     for condition in conditions:
-        for name in condition.stream.domains:
-            images = condition.draw.data.images(name, condition.severity)
+        for name, severity in condition.shown:
+            images = condition.draw.data.images(name, severity)
             if images.are_files:
                 wanted |= {(images.identity, int(i)): images for i in condition.draw.of(images)}
     with Progress("checking images", len(wanted)) as progress, ThreadPoolExecutor() as pool:

@@ -97,7 +97,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=_words,
         default=("reset",),
         metavar="NAME",
-        help="reset (default), continual, mixed, label-shift, single, recurring, clean",
+        help="reset (default), continual, mixed, label-shift, correlated, mixed-correlated, "
+        "gradual, single, recurring, clean",
     )
     group.add_argument(
         "--batch-size", type=_numbers, default=(64,), metavar="N", help="default: 64"

@@ -1,18 +1,22 @@
 """The order in which a stream's domains and classes arrive.
 
-    reset        each corruption is a stream of its own, met by a fresh model
-    continual    the corruptions one after another, and no reset between them
-    mixed        all corruptions shuffled together
-    label-shift  as reset, but one class after another
-    single       as reset, but one image at a time
-    recurring    as continual, and every corruption comes back twice
-    clean        the images as they are: does adaptation do harm where there is no shift?
+    reset             each corruption is a stream of its own, met by a fresh model
+    continual         the corruptions one after another, and no reset between them
+    mixed             all corruptions shuffled together
+    label-shift       as reset, but one class after another
+    correlated        as continual, but one class after another within each corruption
+    mixed-correlated  as mixed, but one class after another
+    gradual           as continual, but each corruption comes and goes: severity 1, 2, ... 2, 1
+    single            as reset, but one image at a time
+    recurring         as continual, and every corruption comes back twice
+    clean             the images as they are: does adaptation do harm where there is no shift?
 
-Every stream is seen once; the seed decides its order.
+Every stream is seen once, each image in one of its corruptions' severities; the seed decides its
+order. `ALIASES` are the names that the toolkit mariodoebler/test-time-adaptation has for the same.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +25,14 @@ from zotta_edge.bench.data.datasets import CLEAN, Numbers
 from zotta_edge.errors import ZottaError
 
 VISITS = 3  # of each domain in `recurring`
+WORST = 5  # severity
+
+ALIASES = {
+    "reset_each_shift": "reset",
+    "mixed_domains": "mixed",
+    "reset_each_shift_correlated": "label-shift",
+    "mixed_domains_correlated": "mixed-correlated",
+}
 
 LabelsOf = Callable[[str], Numbers]  # domain -> class of each of its images
 
@@ -30,10 +42,17 @@ class Stream:
     """Samples in order of arrival, for one model that starts from its source."""
 
     name: str
-    domains: tuple[str, ...]
+    domains: tuple[str, ...]  # a name comes again where `severities` tell its domains apart
     domain: Numbers  # of each sample, an index into `domains`
     row: Numbers  # of each sample, among its domain's images
     blended: bool = False  # whether a batch may hold several domains
+    severities: tuple[int, ...] = ()  # of the domains; none: the run's own
+
+    def shown(self, severity: int) -> list[tuple[str, int]]:
+        """Name and severity of each domain in a run of the given severity."""
+        return list(
+            zip(self.domains, self.severities or len(self.domains) * (severity,), strict=True)
+        )
 
     def __len__(self) -> int:
         return len(self.row)
@@ -62,12 +81,47 @@ def mixed(domains: Sequence[str], labels: LabelsOf, seed: int) -> list[Stream]:
 
 
 def label_shift(domains: Sequence[str], labels: LabelsOf, seed: int) -> list[Stream]:
-    def by_class(name: str) -> Numbers:
-        own = labels(name)
-        place = np.random.default_rng([seed, 2]).permutation(own.max(initial=0) + 1)
-        return np.argsort(place[own], kind="stable")
+    return [_visits(name, [(name, _by_class(labels(name), seed))]) for name in domains]
 
-    return [_visits(name, [(name, by_class(name))]) for name in domains]
+
+def correlated(domains: Sequence[str], labels: LabelsOf, seed: int) -> list[Stream]:
+    visits = [(name, _by_class(labels(name), seed)) for name in domains]
+    return [_visits("correlated", visits)]
+
+
+def mixed_correlated(domains: Sequence[str], labels: LabelsOf, seed: int) -> list[Stream]:
+    (whole,) = mixed(domains, labels, seed)
+    own = [labels(name) for name in whole.domains]
+    classes = [own[domain][row] for domain, row in zip(whole.domain, whole.row, strict=True)]
+    order = _by_class(np.array(classes, np.intp), seed)
+    return [
+        replace(whole, name="mixed-correlated", domain=whole.domain[order], row=whole.row[order])
+    ]
+
+
+def gradual(
+    domains: Sequence[str], labels: LabelsOf, seed: int, severity: int = WORST
+) -> list[Stream]:
+    slope = [*range(1, severity), *range(severity, 0, -1)]
+    visits = [
+        (name, rows, step)
+        for name in domains
+        for step, rows in zip(
+            slope, np.array_split(np.arange(len(labels(name))), len(slope)), strict=True
+        )
+    ]
+    places = list(dict.fromkeys((name, step) for name, _, step in visits))
+    return [
+        Stream(
+            "gradual",
+            tuple(name for name, _ in places),
+            np.concatenate(
+                [np.full(len(rows), places.index((name, step))) for name, rows, step in visits]
+            ),
+            np.concatenate([rows for _, rows, _ in visits]),
+            severities=tuple(step for _, step in places),
+        )
+    ]
 
 
 def recurring(domains: Sequence[str], labels: LabelsOf, seed: int) -> list[Stream]:
@@ -85,13 +139,31 @@ SCENARIOS: dict[str, Callable[[Sequence[str], LabelsOf, int], list[Stream]]] = {
     "continual": continual,
     "mixed": mixed,
     "label-shift": label_shift,
+    "correlated": correlated,
+    "mixed-correlated": mixed_correlated,
+    "gradual": gradual,
     "single": reset,
     "recurring": recurring,
     "clean": clean,
 }
 
 
+def streams(
+    scenario: str, domains: Sequence[str], labels: LabelsOf, seed: int, severity: int
+) -> list[Stream]:
+    """The streams of a scenario; only `gradual` asks for the severity, its worst."""
+    if scenario == "gradual":
+        return gradual(domains, labels, seed, severity)
+    return SCENARIOS[scenario](domains, labels, seed)
+
+
+def severities(scenario: str, asked: int) -> Sequence[int]:
+    """Those that a scenario shows in a run of the given severity."""
+    return range(1, asked + 1) if scenario == "gradual" else (asked,)
+
+
 def check_scenario(name: str) -> str:
+    name = ALIASES.get(name, name)
     if name not in SCENARIOS:
         raise ZottaError(f"no scenario is called {name}: there are {', '.join(SCENARIOS)}")
     return name
@@ -99,6 +171,12 @@ def check_scenario(name: str) -> str:
 
 def batch_size(scenario: str, asked: int) -> int:
     return 1 if scenario == "single" else asked
+
+
+def _by_class(labels: Numbers, seed: int) -> Numbers:
+    """One class after another, the classes in an order of the seed's."""
+    place = np.random.default_rng([seed, 2]).permutation(labels.max(initial=0) + 1)
+    return np.argsort(place[labels], kind="stable")
 
 
 def _visits(name: str, visits: Sequence[tuple[str, NDArray[np.intp]]]) -> Stream:

@@ -70,12 +70,16 @@ class Outcome:
         return np.frombuffer(self.record["correct"].encode(), np.uint8).astype(np.int8) - ord("0")
 
     def accuracies(self) -> dict[str, float]:
-        """In percent, by corruption."""
+        """In percent, by corruption; its severities together."""
+        return {name: 100 * float(self.correct[own].mean()) for name, own in self.places().items()}
+
+    def places(self) -> dict[str, Flags]:
+        """Which images of the stream are in each corruption."""
         letters = np.array(list(self.record["domain"]))
-        names = self.condition["corruptions"]
+        names = dict(zip(LETTERS, self.condition["corruptions"], strict=False))
         return {
-            name: 100 * float(self.correct[letters == letter].mean())
-            for name, letter in zip(names, LETTERS, strict=False)
+            name: np.isin(letters, [letter for letter, other in names.items() if other == name])
+            for name in dict.fromkeys(names.values())
         }
 
 
@@ -253,11 +257,12 @@ def _lines(outcome: Outcome, plain: Mapping[str, float]) -> Iterable[dict[str, A
         "versions": " ".join(f"{name}={value}" for name, value in record["versions"].items()),
         "command": record["command"],
     }
-    for letter, (corruption, accuracy) in zip(LETTERS, outcome.accuracies().items(), strict=False):
+    counts = {name: int(own.sum()) for name, own in outcome.places().items()}
+    for corruption, accuracy in outcome.accuracies().items():
         without = plain.get(corruption)
         yield shared | {
             "corruption": corruption,
-            "images": record["domain"].count(letter),
+            "images": counts[corruption],
             "accuracy": round(accuracy, 4),
             "accuracy_none": None if without is None else round(without, 4),
             "gain": None if without is None else round(accuracy - without, 4),

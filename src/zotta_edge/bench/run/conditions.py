@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from zotta_edge.bench.data.datasets import CLEAN, Dataset, Images, Numbers, check_classes
-from zotta_edge.bench.data.scenarios import SCENARIOS, Stream, batch_size
+from zotta_edge.bench.data.scenarios import Stream, batch_size, severities, streams
 from zotta_edge.bench.run.origin import Origin
 from zotta_edge.bench.run.variants import Variant
 from zotta_edge.errors import ZottaError
@@ -102,6 +102,11 @@ class Condition:
         return self.draw.seed
 
     @property
+    def shown(self) -> list[tuple[str, int]]:
+        """Corruption and severity of each of the stream's domains."""
+        return self.stream.shown(self.severity)
+
+    @property
     def title(self) -> str:
         return (
             f"{self.model.name} {self.variant.name} {self.scenario} {self.stream.name} "
@@ -117,7 +122,11 @@ class Condition:
     def identity(self) -> dict[str, Any]:
         """Everything that the result depends on."""
         data = self.draw.data
-        shown = {name: data.images(name, self.severity).identity for name in self.stream.domains}
+        several = bool(self.stream.severities)
+        shown = {
+            f"{name} {severity}" if several else name: data.images(name, severity).identity
+            for name, severity in self.shown
+        }
         return {
             "model": self.model.name,
             "fingerprint": self.model.fingerprint,
@@ -155,9 +164,9 @@ def _grid(request: Request) -> Iterator[Condition]:
     for seed, scenario, severity in product(request.seeds, request.scenarios, request.severities):
         draw = Draw(request.data, request.images, request.rows, seed)
         labels = partial(draw.labels, severity=severity)
-        streams = SCENARIOS[scenario](request.corruptions, labels, seed)
+        own = streams(scenario, request.corruptions, labels, seed, severity)
         sizes = dict.fromkeys(batch_size(scenario, size) for size in request.batches)
-        for cell in product(request.models, streams, sizes, request.variants):
+        for cell in product(request.models, own, sizes, request.variants):
             model, stream, size, variant = cell
             origin = request.origin if variant.is_reference else None
             yield Condition(model, variant, scenario, severity, size, stream, draw, origin)
@@ -179,9 +188,11 @@ def check_data(request: Request) -> None:
 
 
 def needed_domains(request: Request) -> list[tuple[str, int]]:
-    names = [
-        name
+    needed = [
+        (name, shown)
         for scenario in request.scenarios
         for name in ([CLEAN] if scenario == "clean" else request.corruptions)
+        for asked in request.severities
+        for shown in severities(scenario, asked)
     ]
-    return [(name, s) for name in dict.fromkeys(names) for s in request.severities]
+    return list(dict.fromkeys(needed))

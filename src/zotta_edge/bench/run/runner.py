@@ -107,7 +107,7 @@ class Runner:
 
     def _task(self, condition: Condition, arrays: Sequence[str]) -> Task:
         stream = condition.stream
-        draws = [condition.draw.labels(name, condition.severity) for name in stream.domains]
+        draws = [condition.draw.labels(name, severity) for name, severity in condition.shown]
         labels = [
             int(draws[domain][row]) for domain, row in zip(stream.domain, stream.row, strict=True)
         ]

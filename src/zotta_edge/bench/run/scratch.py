@@ -63,10 +63,7 @@ class Domain:
 
 def domains_of(condition: Condition) -> list[Domain]:
     pixels = condition.model.info.preprocessing
-    return [
-        Domain(name, condition.severity, condition.draw, pixels)
-        for name in condition.stream.domains
-    ]
+    return [Domain(name, severity, condition.draw, pixels) for name, severity in condition.shown]
 
 
 @dataclass

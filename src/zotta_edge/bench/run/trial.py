@@ -6,6 +6,7 @@ the same file answers every few batches too, for a ratio of times that a busy ma
 
 import json
 import os
+import string
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +26,8 @@ from zotta_edge.runtime.io.preprocessing import as_batch
 from zotta_edge.runtime.job import Meter, versions
 
 PLAIN_EVERY = 4  # batches at most; plain inference answers the first of them as well
-LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"  # a domain each
+# A domain each: the 15 corruptions in five severities, and some more.
+LETTERS = string.ascii_letters + "".join(map(chr, range(0x100, 0x180)))
 
 
 @dataclass(frozen=True)
