@@ -73,7 +73,7 @@ class Outcome:
         """In percent, by corruption; its severities together."""
         return {name: 100 * float(self.correct[own].mean()) for name, own in self.places().items()}
 
-    def places(self) -> dict[str, Flags]:
+    def places(self) -> dict[str, NDArray[np.bool_]]:
         """Which images of the stream are in each corruption."""
         letters = np.array(list(self.record["domain"]))
         names = dict(zip(LETTERS, self.condition["corruptions"], strict=False))
