@@ -196,6 +196,11 @@ def from_metadata(metadata: Mapping[str, str], path: object = "the file") -> Mod
             f"`zotta-edge export {path} -o adaptable.onnx` and `zotta-edge calibrate "
             "adaptable.onnx --source DIR --prime`"
         )
+    if metadata.get("zotta.kind", "classifier") != "classifier":
+        raise ZottaError(
+            f"{path} is a {metadata['zotta.kind']}'s file, not a classifier's: decoders answer "
+            "with `zotta-edge generate --model FILE --prompt TEXT`"
+        )
     if metadata["zotta.format"] != str(FORMAT_VERSION):
         raise ZottaError(
             f"{path} has format {metadata['zotta.format']}, this version reads {FORMAT_VERSION}: "

@@ -1,0 +1,1 @@
+"""Decoders: language models and what gives them eyes, as adaptable ONNX files."""

@@ -1,0 +1,125 @@
+"""Decoders of `transformers`, from a folder of weights or as modules; needs torch."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from zotta_edge.decoder_format import PROMPT_PLACE, Prompting
+from zotta_edge.errors import ZottaError
+from zotta_edge.models.decoder import Decoder, Rotary, Sizes
+
+FAMILIES = ("llama", "qwen2", "qwen2_5_vl", "qwen2_5_vl_text")
+_MARK = "\x00prompt\x00"
+
+
+def decoder_of(
+    module: nn.Module, prompting: Prompting | None = None, tokenizer: str | None = None
+) -> Decoder:
+    """The decoder inside a Llama, Qwen2 or Qwen2.5-VL model.
+
+    >>> from transformers import LlamaConfig, LlamaForCausalLM
+    >>> tiny = {"hidden_size": 8, "intermediate_size": 16, "vocab_size": 11}
+    >>> heads = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
+    >>> decoder = decoder_of(LlamaForCausalLM(LlamaConfig(**tiny, **heads)))
+    >>> decoder.sizes.head_dim, decoder.weights["layers.0.self_attn.k_proj.weight"].shape
+    (4, (4, 8))
+    """
+    whole: Any = module.config
+    config = getattr(whole, "text_config", whole)
+    _check_family(config)
+    text: Any = module.get_decoder()  # type: ignore[operator]
+    weights = {name: as_array(value) for name, value in text.state_dict().items()}
+    if not getattr(whole, "tie_word_embeddings", False):
+        weights["lm_head.weight"] = as_array(module.lm_head.weight)  # type: ignore[arg-type,union-attr]
+    prompting = prompting or Prompting(stop=_stops(module, config), pad=config.pad_token_id or 0)
+    return Decoder(
+        config.model_type, _sizes(config), _rotary(text.rotary_emb), weights, prompting, tokenizer
+    )
+
+
+def load_folder(folder: Path) -> nn.Module:
+    """A model with its weights from a local folder, as `save_pretrained` writes one."""
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        seeing = hasattr(config, "vision_config")
+        kind = AutoModelForImageTextToText if seeing else AutoModelForCausalLM
+        module: nn.Module = kind.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
+    except (OSError, ValueError, KeyError) as error:
+        detail = str(error).strip().splitlines()[0][:200]
+        raise ZottaError(f"{folder} holds no model that transformers can load: {detail}") from error
+    return module.eval()
+
+
+def read_prompting(folder: Path, module: nn.Module) -> tuple[Prompting, str | None]:
+    """Template, stop tokens and tokenizer.json of a folder."""
+    from transformers import AutoTokenizer
+
+    stop = _stops(module, getattr(module.config, "text_config", module.config))
+    file = folder / "tokenizer.json"
+    if not file.exists():
+        return Prompting(stop=stop), None
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    text = file.read_text(encoding="utf-8")
+    json.loads(text)
+    stop = tuple(sorted({*stop, *(x for x in [tokenizer.eos_token_id] if x is not None)}))
+    pad = tokenizer.pad_token_id
+    return Prompting(_template(tokenizer), stop, pad if pad is not None else 0), text
+
+
+def _template(tokenizer: Any) -> str:
+    """What the chat template puts around one question."""
+    if not tokenizer.chat_template:
+        return PROMPT_PLACE
+    chat = [{"role": "user", "content": _MARK}]
+    text = str(tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))
+    return text.replace(_MARK, PROMPT_PLACE) if text.count(_MARK) == 1 else PROMPT_PLACE
+
+
+def _check_family(config: Any) -> None:
+    if config.model_type not in FAMILIES:
+        raise ZottaError(
+            f"cannot export a {config.model_type} decoder from torch: {', '.join(FAMILIES)} are "
+            "known; export it to .onnx with optimum and give that file"
+        )
+    if getattr(config, "hidden_act", "silu") != "silu":
+        raise ZottaError(f"cannot export a decoder with {config.hidden_act}: only silu is known")
+    if "sliding_attention" in (getattr(config, "layer_types", None) or ()):
+        raise ZottaError("cannot export a decoder with sliding attention: turn it off")
+
+
+def _sizes(config: Any) -> Sizes:
+    return Sizes(
+        vocabulary=config.vocab_size,
+        hidden=config.hidden_size,
+        layers=config.num_hidden_layers,
+        heads=config.num_attention_heads,
+        kv_heads=config.num_key_value_heads,
+        head_dim=getattr(config, "head_dim", None)
+        or config.hidden_size // config.num_attention_heads,
+        context=config.max_position_embeddings,
+        epsilon=config.rms_norm_eps,
+    )
+
+
+def _rotary(module: Any) -> Rotary:
+    sections = getattr(module, "mrope_section", ())
+    axes = tuple(axis for axis, count in enumerate(sections) for _ in range(count))
+    return Rotary(as_array(module.inv_freq), float(module.attention_scaling), axes)
+
+
+def _stops(module: Any, config: Any) -> tuple[int, ...]:
+    generation = getattr(module, "generation_config", None)
+    stop = getattr(generation, "eos_token_id", None)
+    stop = config.eos_token_id if stop is None else stop
+    stops = stop if isinstance(stop, list) else [] if stop is None else [stop]
+    return tuple(token for token in stops if 0 <= token < config.vocab_size)
+
+
+def as_array(tensor: torch.Tensor) -> np.ndarray[Any, np.dtype[np.float32]]:
+    return tensor.detach().to(torch.float32).cpu().numpy()

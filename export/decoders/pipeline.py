@@ -1,0 +1,142 @@
+"""A whole export of a decoder: weights -> fp32 graph -> 8 bits -> checked file."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from zotta_edge.decoder_format import (
+    DecoderInfo,
+    DecoderShape,
+    Prompting,
+    ScaleNorm,
+    Vision,
+    to_metadata,
+)
+from zotta_edge.errors import ZottaError
+from zotta_edge.export.decoders.graph import POST_ATTENTION, decoder_graph
+from zotta_edge.export.decoders.quantize import SCHEME, quantize_blocks
+from zotta_edge.export.quantize.target import describe_machine, detect_target
+from zotta_edge.files import check_writable, replacing
+from zotta_edge.format import Floats, Recipe
+from zotta_edge.models.decoder import Decoder
+
+Say = Callable[[str], None]
+_LARGEST = 2**31 - 1  # bytes protobuf can hold
+
+
+@dataclass(frozen=True)
+class DecoderOptions:
+    """How a decoder is exported.
+
+    Parameters
+    ----------
+    precision
+        "int8" or "fp32".
+    norms
+        Regular expression for the norms whose scales become inputs.
+    context
+        Longest prompt and answer; None: as the model was trained.
+    """
+
+    precision: str = "int8"
+    norms: str = POST_ATTENTION
+    context: int | None = None
+
+
+def export_decoder(
+    decoder: Decoder,
+    output: str | Path,
+    options: DecoderOptions | None = None,
+    vision: tuple[onnx.ModelProto, Vision] | None = None,
+    say: Say = lambda message: None,
+) -> DecoderInfo:
+    """Write an adaptable decoder's file, and the vision file beside it if there is one.
+
+    Parameters
+    ----------
+    decoder
+        Weights, from `models.llama2c`, `models.gguf_file` or `export.decoders.from_torch`.
+    output
+        The .onnx to write; the eyes go beside it as `.vision.onnx`.
+    options
+        Precision and norms.
+    vision
+        The graph that makes rows of images, and its description.
+    say
+        Told what is being done.
+    """
+    options, output = options or DecoderOptions(), Path(output)
+    if options.precision not in ("int8", "fp32"):
+        raise ZottaError(f"precision {options.precision} is unknown for decoders: int8 or fp32")
+    check_writable(output)
+    image_token = vision[1].image_token if vision else None
+    model, norms = decoder_graph(decoder, options.norms, image_token)
+    info = _described(decoder, norms, options, vision[1] if vision else None)
+    say(f"{len(norms)} norms with {sum(norm.channels for norm in norms)} scales are adaptable")
+    if options.precision == "int8":
+        say("quantizing to int8")
+        model = quantize_blocks(model)
+        recipe = replace(info.recipe, precision="int8", scheme=SCHEME)
+        info = replace(info, recipe=recipe)
+    if vision:
+        eyes = vision[0] if options.precision == "fp32" else quantize_blocks(vision[0])
+        onnx.helper.set_model_props(eyes, {"zotta.format": "1", "zotta.kind": "vision"})
+        _write(eyes, vision_path(output))
+    write_decoder(model, info, output)
+    return info
+
+
+def write_decoder(model: onnx.ModelProto, info: DecoderInfo, output: Path) -> None:
+    """Write `model` with `info` as its metadata."""
+    onnx.helper.set_model_props(model, to_metadata(info))
+    _write(model, output)
+
+
+def vision_path(decoder: str | Path) -> Path:
+    """Where the eyes of a decoder's file lie.
+
+    >>> vision_path("models/vlm_int8.onnx").name
+    'vlm_int8.vision.onnx'
+    """
+    return Path(decoder).with_suffix(".vision.onnx")
+
+
+def _write(model: onnx.ModelProto, output: Path) -> None:
+    model.producer_name = "zotta-edge"
+    if model.ByteSize() > _LARGEST:
+        raise ZottaError(
+            f"the model has {model.ByteSize() / 2**30:.1f} GB, one ONNX file holds 2: "
+            "export it with --precision int8, or start from a file with 4-bit weights"
+        )
+    with replacing(output) as temporary:
+        temporary.write_bytes(model.SerializeToString())
+
+
+def _described(
+    decoder: Decoder, norms: tuple[ScaleNorm, ...], options: DecoderOptions, vision: Vision | None
+) -> DecoderInfo:
+    sizes = decoder.sizes
+    positions = 3 if decoder.rotary.axes else 1
+    shape = DecoderShape(
+        *(sizes.vocabulary, sizes.hidden, sizes.layers, sizes.kv_heads, sizes.head_dim),
+        context=min(options.context or sizes.context, sizes.context),
+        positions=positions,
+    )
+    recipe = Recipe("fp32", "as it came", detect_target(), describe_machine())
+    return DecoderInfo(
+        shape=shape,
+        norms=norms,
+        affines={norm.scale: _scale(decoder, norm) for norm in norms},
+        recipe=recipe,
+        prompting=decoder.prompting or Prompting(),
+        tokenizer=decoder.tokenizer,
+        vision=vision,
+    )
+
+
+def _scale(decoder: Decoder, norm: ScaleNorm) -> Floats:
+    values = np.asarray(decoder.weights[f"{norm.name}.weight"], np.float32)
+    return values.reshape(1, 1, -1)

@@ -1,0 +1,64 @@
+"""A decoder's weights, wherever they came from: what every importer returns."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zotta_edge.decoder_format import Prompting
+from zotta_edge.format import Floats
+
+Weights = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of a decoder of Llama's and Qwen2's kind."""
+
+    vocabulary: int
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    context: int
+    epsilon: float  # of its RMSNorms
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """Rotary positions: an angle is a position times a frequency."""
+
+    frequencies: Floats  # [head_dim / 2]
+    scaling: float = 1.0  # of cosine and sine
+    axes: tuple[int, ...] = ()  # Qwen2.5-VL: which of three positions each frequency reads
+
+    @classmethod
+    def plain(cls, head_dim: int, base: float) -> "Rotary":
+        """The original frequencies.
+
+        >>> Rotary.plain(4, 10000.0).frequencies
+        array([1.  , 0.01], dtype=float32)
+        """
+        exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
+        return cls((1.0 / base**exponents).astype(np.float32))
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """Weights by the names that `transformers` gives them, without its prefix `model.`
+
+    `embed_tokens.weight`, `layers.{i}.input_layernorm.weight`, `layers.{i}.self_attn.q_proj.weight`
+    (and `.bias` where there is one; k_proj, v_proj, o_proj), `layers.{i}.post_attention_layernorm
+    .weight`, `layers.{i}.mlp.gate_proj.weight` (up_proj, down_proj), `norm.weight`, and
+    `lm_head.weight` unless it is the embedding.
+    """
+
+    name: str
+    sizes: Sizes
+    rotary: Rotary
+    weights: Weights
+    prompting: Prompting = field(default_factory=Prompting)
+    tokenizer: str | None = None  # the text of a tokenizer.json

@@ -1,0 +1,1 @@
+"""Generating models: decoders that answer token by token, and adapt while they do."""

@@ -1,0 +1,52 @@
+"""The vision file beside a decoder's: from pictures to rows of `image_embeds`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from zotta_edge.decoder_format import IMAGE_ROWS, DecoderInfo, Vision
+from zotta_edge.errors import ZottaError, one_line
+from zotta_edge.format import IMAGE, Floats
+from zotta_edge.runtime.io.preprocessing import as_batch
+from zotta_edge.sessions import ORT_ERRORS, open_session
+
+
+class Eyes:
+    """Images in, rows out: `rows(images)[i]` are the rows of image i."""
+
+    def __init__(self, session: ort.InferenceSession, vision: Vision) -> None:
+        self._session, self.vision = session, vision
+
+    @classmethod
+    def open(
+        cls, path: Path, info: DecoderInfo, threads: int | None = None, provider: str | None = None
+    ) -> "Eyes":
+        """The vision file of the decoder's file `path`."""
+        if info.vision is None:
+            raise ZottaError(f"{path} reads text alone: leave --image out")
+        file = path.with_suffix(".vision.onnx")
+        if not file.exists():
+            raise ZottaError(f"{path} sees through {file.name}: copy that file beside it")
+        session = open_session(file, threads=threads, provider=provider)
+        pixels = info.vision.preprocessing
+        wanted = [pixels.channels, pixels.height, pixels.width], [info.shape.hidden]
+        found = (
+            [each.shape[1:] for each in session.get_inputs() if each.name == IMAGE],
+            [each.shape[1:] for each in session.get_outputs() if each.name == IMAGE_ROWS],
+        )
+        if found != ([wanted[0]], [wanted[1]]):
+            raise ZottaError(f"{file.name} belongs to another model than {path.name}")
+        return cls(session, info.vision)
+
+    def rows(self, images: Sequence[NDArray[Any]]) -> list[Floats]:
+        """uint8 images of any size are resized as the file says; float ones must fit."""
+        batch = as_batch(images, self.vision.preprocessing)
+        try:
+            (rows,) = self._session.run([IMAGE_ROWS], {IMAGE: batch})
+        except ORT_ERRORS as error:
+            raise ZottaError(f"ONNX Runtime could not run the eyes: {one_line(error)}") from error
+        return list(np.split(rows, len(batch)))

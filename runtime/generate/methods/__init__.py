@@ -1,0 +1,1 @@
+"""Ways to adapt a decoder, one module each."""

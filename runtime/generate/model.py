@@ -1,0 +1,231 @@
+"""The library's entry for decoders: a model that adapts to its prompts while it answers."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zotta_edge.decoder_format import IMAGE_PLACE, PROMPT_PLACE, DecoderInfo
+from zotta_edge.errors import ZottaError
+from zotta_edge.runtime.events import Events
+from zotta_edge.runtime.generate.engine import DecoderEngine
+from zotta_edge.runtime.generate.eyes import Eyes
+from zotta_edge.runtime.generate.generation import Completion, Step, complete, steps
+from zotta_edge.runtime.generate.methods.contract import Move
+from zotta_edge.runtime.generate.methods.registry import find
+from zotta_edge.runtime.generate.prompts import Batch, Prompt, check_prompt
+from zotta_edge.runtime.generate.settings import GenerationSettings
+from zotta_edge.runtime.generate.tokenizer import Stream, Tokenizer
+from zotta_edge.runtime.state import fields, file
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """A text, and the image it is about where there is one: RGB uint8 of any size."""
+
+    text: str
+    image: NDArray[Any] | None = None
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What the model answered.
+
+    Attributes
+    ----------
+    text
+        The answer.
+    tokens
+        The same as token ids.
+    entropy
+        Mean entropy of its tokens, in nats.
+    stopped
+        Whether the model ended it; False: the limit did.
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    entropy: float
+    stopped: bool
+
+
+class AdaptiveDecoder:
+    """A decoder's file that adapts while it answers.
+
+    Calls take turns. `answer` takes texts, `complete` token ids; both learn unless `adapt` is
+    False.
+
+    Parameters
+    ----------
+    engine
+        An opened file; `AdaptiveDecoder.load` opens one.
+    settings
+        None: the defaults.
+    method
+        A way to adapt, by name.
+    tokenizer
+        None: the one in the file.
+    eyes
+        What turns images into rows; None for a model that reads text alone.
+    """
+
+    def __init__(
+        self,
+        engine: DecoderEngine,
+        settings: GenerationSettings | None = None,
+        method: str = "none",
+        tokenizer: Tokenizer | None = None,
+        eyes: Eyes | None = None,
+    ) -> None:
+        self.engine, self.settings, self.method = engine, settings or GenerationSettings(), method
+        self.events = Events()
+        self._tokenizer, self._eyes = tokenizer, eyes
+        self._method = find(method)(engine, self.settings)
+        self._turn = threading.RLock()
+        self._counts = dict.fromkeys(("prompts", "resets"), 0)
+        self.reset()
+        self._counts["resets"] = 0
+        self._new = file.outline(self._state())
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        settings: GenerationSettings | None = None,
+        method: str = "none",
+        *,
+        tokenizer: Path | None = None,
+        threads: int | None = None,
+        provider: str | None = None,
+    ) -> "AdaptiveDecoder":
+        """Open a decoder's file, and the vision file beside it if it has one."""
+        engine = DecoderEngine.open(path, threads, provider)
+        known = tokenizer is not None or engine.info.tokenizer is not None
+        eyes = (
+            Eyes.open(engine.path, engine.info, threads, provider) if engine.info.vision else None
+        )
+        words = Tokenizer.of(engine.info, tokenizer) if known else None
+        return cls(engine, settings, method, words, eyes)
+
+    @property
+    def info(self) -> DecoderInfo:
+        """What the file says of itself."""
+        return self.engine.info
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        if self._tokenizer is None:
+            self._tokenizer = Tokenizer.of(self.info)
+        return self._tokenizer
+
+    def prompt(self, question: Question) -> Prompt:
+        """Tokens of a question, in the model's template, and the rows of its image."""
+        template, vision = self.info.prompting.template, self.info.vision
+        text = template.replace(PROMPT_PLACE, question.text)
+        if question.image is None:
+            return Prompt(self.tokenizer.encode(text.replace(IMAGE_PLACE, "")))
+        if self._eyes is None or vision is None:
+            raise ZottaError("the model reads text alone: leave the image out")
+        if IMAGE_PLACE not in template:
+            raise ZottaError(f"the model's template has no {IMAGE_PLACE}: export it again")
+        before, _, after = text.partition(IMAGE_PLACE)
+        begin = self.tokenizer.encode(before)
+        rest = self.tokenizer.encode(after)[len(self.info.prompting.begin) :]
+        (rows,) = self._eyes.rows([question.image])
+        return Prompt((*begin, *(vision.image_token,) * vision.tokens, *rest), rows)
+
+    def answer(self, questions: Sequence[Question], adapt: bool = True) -> list[Reply]:
+        """Answer a batch of questions, and learn from it."""
+        prompts = [self.prompt(question) for question in questions]
+        return [self._reply(each) for each in self.complete(prompts, adapt)]
+
+    def complete(self, prompts: Sequence[Prompt], adapt: bool = True) -> list[Completion]:
+        """`answer` for prompts of token ids."""
+        batch = self.batch(prompts)
+        with self._turn:
+            move = (
+                self._method.prepare(batch, self._limit(batch)) if adapt else self._method.current()
+            )
+            answers = complete(self._steps(batch, move), len(batch), self.info.prompting.stop)
+            if adapt:
+                self._method.learn(batch, answers)
+            self._counts["prompts"] += len(batch)
+        return answers
+
+    def stream(self, question: Question, adapt: bool = True) -> Iterator[str]:
+        """The pieces of one answer's text as they come."""
+        yield from self.stream_tokens(self.prompt(question), adapt)
+
+    def stream_tokens(self, prompt: Prompt, adapt: bool = True) -> Iterator[str]:
+        """`stream` for a prompt of token ids."""
+        batch, text, made = self.batch([prompt]), Stream(self.tokenizer), list[Step]()
+        with self._turn:
+            move = (
+                self._method.prepare(batch, self._limit(batch)) if adapt else self._method.current()
+            )
+            for step in self._steps(batch, move):
+                made.append(step)
+                token = int(step.tokens[0])
+                if token not in self.info.prompting.stop and (new := text.push(token)):
+                    yield new
+            if adapt:
+                self._method.learn(batch, complete(iter(made), 1, self.info.prompting.stop))
+            self._counts["prompts"] += 1
+
+    def batch(self, prompts: Sequence[Prompt]) -> Batch:
+        """Prompts as the graph takes them, checked."""
+        if not prompts:
+            raise ZottaError("there are no prompts")
+        for prompt in prompts:
+            check_prompt(prompt, self.info)
+        shape = self.info.shape
+        return Batch.of(prompts, self.info.prompting.pad, self.info.vision, shape.positions)
+
+    def reset(self) -> None:
+        """Go back to the source, as if newly loaded; only the counts stay."""
+        with self._turn:
+            self._method.reset()
+            self._rng = np.random.default_rng(self.settings.seed)
+            self._counts["resets"] += 1
+
+    def save_state(self, path: str | Path) -> None:
+        """Write what was learned."""
+        with self._turn:
+            file.save(path, self._state(), self.engine.fingerprint, self.method)
+
+    def load_state(self, path: str | Path) -> None:
+        """Continue from a saved state; one of another model or method is refused."""
+        with self._turn:
+            arrays = file.load(path, self._new, self.engine.fingerprint, self.method)
+            self._method.restore(fields.section(arrays, "method"))
+            self._rng = fields.rng_from_array(arrays["rng"])
+            self._counts = {name: int(arrays[name][0]) for name in self._counts}
+
+    def status(self) -> dict[str, Any]:
+        """Numbers for reports and dashboards."""
+        with self._turn:
+            own = {"method": self.method, "passes": self.engine.passes}
+            return own | {"tokens": self.engine.tokens} | self._counts | self._method.status()
+
+    def _limit(self, batch: Batch) -> int:
+        """The longest answer: as set, or what is left of the context."""
+        return min(self.settings.max_tokens, self.info.shape.context - int(batch.ids.shape[1]))
+
+    def _steps(self, batch: Batch, move: Move) -> Iterator[Step]:
+        return steps(
+            *(self.engine, batch, self._limit(batch), self.settings),
+            *(move.scales, move.shift, self._rng, move.started),
+        )
+
+    def _reply(self, answer: Completion) -> Reply:
+        text = self.tokenizer.decode(answer.tokens)
+        return Reply(text, answer.tokens, answer.entropy, answer.stopped)
+
+    def _state(self) -> dict[str, NDArray[Any]]:
+        counts = {name: np.array([count]) for name, count in self._counts.items()}
+        rng = {"rng": fields.rng_to_array(self._rng)}
+        return counts | rng | fields.joined({"method": self._method.state()})

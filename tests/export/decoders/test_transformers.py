@@ -1,0 +1,218 @@
+"""Exported decoders against `transformers`: logits and greedy tokens, cached, batched, padded."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
+
+from zotta_edge.decoder_format import Vision
+from zotta_edge.export.decoders.from_torch import decoder_of
+from zotta_edge.export.decoders.pipeline import DecoderOptions, export_decoder, vision_path
+from zotta_edge.export.decoders.vision import Eyes, vision_graph
+from zotta_edge.format import Preprocessing
+from zotta_edge.runtime.generate.engine import DecoderEngine, Tokens
+from zotta_edge.runtime.generate.generation import complete, steps
+from zotta_edge.runtime.generate.prompts import Batch, Prompt
+from zotta_edge.sessions import open_session
+
+VOCABULARY = 101
+SMALL = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "eos_token_id": None,
+    "bos_token_id": None,
+    "pad_token_id": 0,
+}
+CONFIGURATIONS: dict[str, Any] = {
+    "llama": lambda: LlamaForCausalLM(LlamaConfig(**SMALL, tie_word_embeddings=False)),
+    "llama3": lambda: LlamaForCausalLM(
+        LlamaConfig(
+            **SMALL,
+            rope_parameters={
+                "rope_type": "llama3",
+                "rope_theta": 10000.0,
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 32,
+            },
+        )
+    ),
+    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SMALL, tie_word_embeddings=True)),
+}
+
+
+def randomized(build: Any) -> Any:
+    """Norm scales and biases of their own: fresh ones are all alike and would hide a mix-up."""
+    torch.manual_seed(0)
+    module = build().eval()
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            if parameter.ndim == 1:
+                parameter.add_(0.2 * torch.randn(parameter.shape))
+            elif "embed" not in name:
+                parameter.mul_(4)
+    return module
+
+
+PROMPTS = [(5, 6, 7, 8, 9), (11, 12), (20, 21, 22, 23, 24, 25, 26), (30,)]
+
+
+@pytest.fixture(scope="module", params=sorted(CONFIGURATIONS))
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    module = randomized(CONFIGURATIONS[request.param])
+    path = tmp_path_factory.mktemp("decoder") / "fp32.onnx"
+    export_decoder(decoder_of(module), path, DecoderOptions(precision="fp32"))
+    return module, DecoderEngine.open(path, threads=1)
+
+
+@pytest.mark.parametrize("prompts", [PROMPTS[:1], PROMPTS], ids=["one", "four"])
+def test_logits_without_cache(pair: Any, prompts: Any) -> None:
+    module, engine = pair
+    batch = Batch.of([Prompt(ids) for ids in prompts], pad=0)
+    got = engine.forward(Tokens(batch.ids, batch.mask, batch.positions)).logits
+    with torch.no_grad():
+        expected = module(
+            torch.tensor(batch.ids),
+            attention_mask=torch.tensor(batch.mask),
+            position_ids=torch.tensor(batch.positions),
+        ).logits.numpy()
+    real = batch.mask.astype(bool)
+    assert np.abs(got - expected)[real].max() < 1e-4 * np.abs(expected).max()
+
+
+def test_logits_with_cache(pair: Any) -> None:
+    """A prompt in two parts gives what it gives in one."""
+    module, engine = pair
+    ids = np.array([PROMPTS[2]])
+    mask, positions = np.ones_like(ids), np.arange(ids.shape[1])[None]
+    whole = engine.forward(Tokens(ids, mask, positions)).logits
+    first = engine.forward(Tokens(ids[:, :4], mask[:, :4], positions[:, :4]))
+    rest = engine.forward(Tokens(ids[:, 4:], mask, positions[:, 4:]), first.cache).logits
+    assert np.allclose(whole[:, 4:], rest, atol=1e-5)
+
+
+@pytest.mark.parametrize("prompts", [PROMPTS[:1], PROMPTS], ids=["one", "four"])
+def test_greedy_tokens(pair: Any, prompts: Any) -> None:
+    module, engine = pair
+    batch = Batch.of([Prompt(ids) for ids in prompts], pad=0)
+    got = complete(steps(engine, batch, limit=12), len(batch), ())
+    with torch.no_grad():
+        expected = module.generate(
+            torch.tensor(batch.ids),
+            attention_mask=torch.tensor(batch.mask),
+            max_new_tokens=12,
+            do_sample=False,
+        )[:, batch.ids.shape[1] :]
+    assert [list(answer.tokens) for answer in got] == expected.tolist()
+
+
+def test_many_scales_see_one_prompt(pair: Any) -> None:
+    """What one prompt gives under three rows of scales, it gives under each of them alone."""
+    _, engine = pair
+    rng = np.random.default_rng(0)
+    scales = {
+        name: value + 0.3 * rng.standard_normal((3, *value.shape[1:]), dtype=np.float32)
+        for name, value in engine.info.affines.items()
+    }
+    ids = np.array([PROMPTS[0]])
+    tokens = Tokens(ids, np.ones_like(ids), np.arange(ids.shape[1])[None])
+    together = engine.forward(tokens, scales=scales).logits
+    for row in range(3):
+        own = {name: value[row : row + 1] for name, value in scales.items()}
+        alone = engine.forward(tokens, scales=own).logits
+        assert np.allclose(together[row], alone[0], atol=1e-4)
+        others = together[(row + 1) % 3]
+        assert np.abs(alone[0] - others).max() > 1e-2
+
+
+IMAGE, START = 90, 91
+
+
+def seeing() -> Any:
+    text = SMALL | {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0,
+                                        "mrope_section": [2, 3, 3]}}  # fmt: skip
+    vision = {
+        "depth": 3, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "patch_size": 4,
+        "spatial_merge_size": 2, "window_size": 16, "fullatt_block_indexes": [1],
+        "out_hidden_size": 64, "in_channels": 3, "temporal_patch_size": 2,
+    }  # fmt: skip
+    config = Qwen2_5_VLConfig(
+        text_config=text,
+        vision_config=vision,
+        image_token_id=IMAGE,
+        vision_start_token_id=START,
+        vision_end_token_id=92,
+        video_token_id=93,
+        tie_word_embeddings=False,
+    )
+    return Qwen2_5_VLForConditionalGeneration(config)
+
+
+def patches_of(image: np.ndarray[Any, Any], patch: int = 4, merge: int = 2) -> Any:
+    """As the image processor of transformers lays a still image out."""
+    channels, height, width = image.shape
+    film = np.stack([image, image])  # [2, C, H, W]
+    rows, columns = height // patch, width // patch
+    parts = film.reshape(
+        1, 2, channels, rows // merge, merge, patch, columns // merge, merge, patch
+    ).transpose(0, 3, 6, 4, 7, 2, 1, 5, 8)
+    return torch.tensor(parts.reshape(rows * columns, -1)), torch.tensor([[1, rows, columns]])
+
+
+def test_vision_and_language(tmp_path: Path) -> None:
+    module = randomized(seeing)
+    height, width = 24, 40  # windows at the edges are not full
+    eyes = Eyes.of(module, height, width)
+    pixels = Preprocessing(height, width, (0.5,) * 3, (0.5,) * 3)
+    vision = Vision(IMAGE, *eyes.places, pixels)
+    path = tmp_path / "vlm.onnx"
+    options = DecoderOptions(precision="fp32")
+    export_decoder(decoder_of(module), path, options, (vision_graph(eyes), vision))
+    engine = DecoderEngine.open(path, threads=1)
+    assert engine.info.vision == vision
+    images = np.random.default_rng(0).standard_normal((2, 3, height, width), dtype=np.float32)
+    (rows,) = open_session(vision_path(path)).run(None, {"image": images})
+    laid = [patches_of(image) for image in images]
+    values, grids = (torch.cat(parts) for parts in zip(*laid, strict=True))
+    with torch.no_grad():
+        expected = module.model.visual(values, grids).pooler_output.numpy()
+    assert np.abs(rows - expected).max() < 1e-4 * np.abs(expected).max()
+
+    seen = (START, *(IMAGE,) * vision.tokens, 92)
+    prompts = [(5, 6, *seen, 7, 8), (*seen, 9)]
+    halves = np.split(rows, 2)
+    batch = Batch.of(
+        [Prompt(ids, half) for ids, half in zip(prompts, halves, strict=True)], 0, vision, 3
+    )
+    got = complete(steps(engine, batch, limit=8), 2, ())
+    with torch.no_grad():
+        ids = torch.tensor(batch.ids)
+        answer = module.generate(
+            ids,
+            attention_mask=torch.tensor(batch.mask),
+            pixel_values=values,
+            image_grid_thw=grids,
+            mm_token_type_ids=(ids == IMAGE).int(),
+            max_new_tokens=8,
+            do_sample=False,
+        )[:, ids.shape[1] :]
+    assert [list(each.tokens) for each in got] == answer.tolist()
+    blind = Batch.of([Prompt(ids, 0 * half) for ids, half in zip(prompts, halves, strict=True)],
+                     0, vision, 3)  # fmt: skip
+    assert complete(steps(engine, blind, limit=8), 2, ()) != got
