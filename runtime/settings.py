@@ -9,12 +9,17 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from zotta_edge.options import Option, describe
+from zotta_edge.runtime.methods.alpha_bn import AlphaBatchNormSettings
 from zotta_edge.runtime.methods.bn_adapt.method import BatchNormSettings
 from zotta_edge.runtime.methods.contract import MethodSettings
+from zotta_edge.runtime.methods.eva0 import Eva0Settings
 from zotta_edge.runtime.methods.foa.settings import FoaSettings
+from zotta_edge.runtime.methods.fozo import FozoSettings
 from zotta_edge.runtime.methods.lame import LameSettings
+from zotta_edge.runtime.methods.leantta import LeanTtaSettings
 from zotta_edge.runtime.methods.primed.settings import PrimedSettings
 from zotta_edge.runtime.methods.t3a import T3ASettings
+from zotta_edge.runtime.methods.unmix_tns.method import UnMixSettings
 from zotta_edge.runtime.methods.zoa.settings import ZoaSettings
 from zotta_edge.runtime.methods.zoo import ZooSettings
 from zotta_edge.runtime.methods.zotta import ZottaSettings
@@ -24,10 +29,15 @@ OF_METHOD: Mapping[str, type[MethodSettings]] = {
     "zotta": ZottaSettings,
     "zoo": ZooSettings,
     "bn_adapt": BatchNormSettings,
+    "alpha_bn": AlphaBatchNormSettings,
+    "leantta": LeanTtaSettings,
+    "unmix_tns": UnMixSettings,
     "lame": LameSettings,
     "t3a": T3ASettings,
     "foa": FoaSettings,
     "zoa": ZoaSettings,
+    "fozo": FozoSettings,
+    "eva0": Eva0Settings,
     "neo": MethodSettings,
     "none": MethodSettings,
 }
@@ -39,10 +49,15 @@ class Settings(
     ZottaSettings,
     ZooSettings,
     BatchNormSettings,
+    AlphaBatchNormSettings,
+    LeanTtaSettings,
+    UnMixSettings,
     LameSettings,
     T3ASettings,
     FoaSettings,
     ZoaSettings,
+    FozoSettings,
+    Eva0Settings,
 ):
     """All settings, by name; `zotta-edge adapt --list-settings` explains each.
 

@@ -12,12 +12,17 @@ METHODS: Mapping[str, str] = {  # name -> module.class in this package
     "primed": "primed.method.Primed",
     "zotta": "zotta.Zotta",
     "bn_adapt": "bn_adapt.method.BatchNormAdaptation",
+    "alpha_bn": "alpha_bn.AlphaBatchNorm",
+    "leantta": "leantta.LeanTta",
+    "unmix_tns": "unmix_tns.method.UnMixTns",
     "lame": "lame.Lame",
     "t3a": "t3a.T3A",
     "neo": "neo.Neo",
     "foa": "foa.method.Foa",
     "zoo": "zoo.Zoo",
     "zoa": "zoa.method.Zoa",
+    "fozo": "fozo.Fozo",
+    "eva0": "eva0.Eva0",
 }
 
 

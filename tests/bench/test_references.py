@@ -22,7 +22,13 @@ from zotta_edge.sessions import open_session
 
 torch = pytest.importorskip("torch")
 
-from zotta_edge.bench.references import REFERENCES, Network, Reference, find  # noqa: E402
+from zotta_edge.bench.references import (  # noqa: E402
+    REFERENCES,
+    Network,
+    Reference,
+    find,
+    roid,  # noqa: E402
+)
 from zotta_edge.bench.references.backprop import Backprop, Settings, moments  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -290,6 +296,48 @@ def test_cotta_asks_many_views_when_the_source_is_lost(vit: Net) -> None:
     assert 0.01 < float((view - torch.from_numpy(batch)).abs().mean()) < 1
     cotta.predict(batch)
     assert cotta.passes / 8 == pytest.approx(1 + 5 + 1 + 2)
+
+
+def test_roids_likelihood_ratio_by_hand() -> None:
+    p = torch.tensor([[0.7, 0.2, 0.1], [1.0, 0.0, 0.0]], dtype=torch.float64)
+    found = roid.likelihood_ratio((p + 1e-30).log(), clip=0.99)
+    by_hand = [sum(-q * np.log(q / (1 - q) + 1e-5) for q in (0.7, 0.2, 0.1)), -0.99 * np.log(99)]
+    np.testing.assert_allclose(found.numpy(), by_hand, rtol=1e-3)
+
+
+def test_roid_learns_from_diverse_samples_and_more_from_sure_ones(vit: Net) -> None:
+    one = vit.reference("roid")
+    logits = torch.zeros(4, 10)
+    logits[0, 4], logits[1, 7], logits[2, 7] = 9.0, 9.0, 3.0  # the last is like the average
+    weights = one._weights(logits)
+    assert weights[3] == 0
+    assert weights[:2].tolist() == pytest.approx([np.exp(3)] * 2, rel=0.05)
+    assert 0 <= weights[2] < weights[1]
+    assert float(one.average.sum()) == pytest.approx(1)
+
+
+def test_roid_corrects_answers_by_the_classes_of_the_batch() -> None:
+    """(p_hat + s) / (1 + s C), s = max(1/B, 1/C) / max p_hat, times the probabilities."""
+    logits = torch.tensor([[2.0, 1.9, 0.0], [3.0, 0.0, 0.0], [3.0, 0.0, 0.0], [3.0, 0.0, 0.0]])
+    p = logits.softmax(dim=1)
+    mean = p.mean(dim=0)
+    smooth = (1 / 3) / mean.max()
+    prior = (mean + smooth) / (1 + 3 * smooth)
+    assert float(prior.sum()) == pytest.approx(1)
+    found = roid.prior_corrected(logits).softmax(dim=1)
+    torch.testing.assert_close(found, (p * prior) / (p * prior).sum(dim=1, keepdim=True))
+    assert found[0, 0] > p[0, 0]
+
+
+def test_roid_keeps_near_its_source(vit: Net) -> None:
+    """Averaged after each step: what a step added is 0.99 of it."""
+    free, held = vit.reference("roid"), vit.reference("roid")
+    free.settings = replace(free.settings, kept=1.0)
+    for one in (free, held):
+        one.predict(vit.stream[:BATCH])
+    moved = zip(free.learner.parameters, held.learner.parameters, free.learner.source, strict=True)
+    for far, near, source in moved:
+        torch.testing.assert_close((near - source), 0.99 * (far - source), rtol=1e-2, atol=1e-7)
 
 
 @pytest.mark.parametrize("weights", [(0.0, 1.0), (1.0, 0.4)])

@@ -1,4 +1,4 @@
-"""Let the BatchNorms of a model use the statistics of the batch, mixed with the source's.
+"""Let the BatchNorms of a model use other statistics than the source's.
 
 The exporter leaves a BatchNorm as `hat`, normalized by the source's statistics (most often folded
 into the weights before it), then its scale and shift. Seen in units of `hat` the source has mean 0
@@ -6,8 +6,10 @@ and variance 1, so a mixture needs nothing but `hat` itself.
 Needs the onnx package, so it is imported only when there is a graph to rewrite.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper
@@ -19,16 +21,21 @@ from zotta_edge.graph.subgraph import build, live, parse
 
 SHARE = "zotta.share"  # the input that is added
 EPSILON = 1e-5  # of BatchNorm; the file keeps none, and in units of `hat` it hardly counts
-_ONE, _EPSILON, _REST = f"{SHARE}.one", f"{SHARE}.epsilon", f"{SHARE}.rest"
 _LAYOUT = ("Transpose", "Reshape", "Identity", "Cast")
 _WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "BatchNormalization")
 
 
 @dataclass(frozen=True)
-class _BatchNorm:
+class BatchNorm:
     product: NodeProto  # scale * hat
     hat: str
     axes: list[int]  # all but the channels'
+    channels: int
+
+
+# Rewrites all norms; gives the inputs and the outputs that it added, float all, with their shapes.
+Shapes = dict[str, list[int | str]]
+Change = Callable[[Graph, Sequence[BatchNorm]], tuple[Shapes, Shapes]]
 
 
 def has_batch_norms(path: Path) -> bool:
@@ -36,33 +43,90 @@ def has_batch_norms(path: Path) -> bool:
     return bool(_batch_norms(Graph(model), _info(model, str(path))))
 
 
-def with_batch_statistics(content: bytes, path: str) -> bytes:
-    """The same model with one input more, SHARE [1]: w, the batch's part of the statistics."""
+def rewritten(content: bytes, path: str, method: str, change: Change) -> bytes:
+    """The same model with other statistics in its BatchNorms."""
     model = parse(content, path)
     graph, info = Graph(model), _info(model, path)
     norms = _batch_norms(graph, info)
     if not norms:
         raise ZottaError(
-            f"{path} has no BatchNorm, whose statistics bn_adapt replaces: use another method"
+            f"{path} has no BatchNorm, whose statistics {method} replaces: use another method"
         )
-    _add_scalars(graph)
-    for norm in norms:
-        _mix(graph, norm)
-    outputs = [LOGITS, *(layer.feature for layer in info.layers), EMBEDDING]
-    changed = build(model, live(graph.nodes, outputs), [IMAGE, SHARE], outputs)
+    inputs, more = change(graph, norms)
+    declared = {
+        name: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (inputs | more).items()
+    }
+    outputs = [LOGITS, *(layer.feature for layer in info.layers), EMBEDDING, *more]
+    changed = build(model, live(graph.nodes, outputs), [IMAGE, *inputs], outputs, declared)
     return bytes(changed.SerializeToString(deterministic=True))
+
+
+def with_batch_statistics(content: bytes, path: str, method: str = "bn_adapt") -> bytes:
+    """The same model with one input more, SHARE [1]: w, the batch's part of the statistics."""
+    return rewritten(content, path, method, _mix_all)
+
+
+class Writer:
+    """Nodes before one norm, the last of which takes the place of its `hat`."""
+
+    def __init__(self, graph: Graph, norm: BatchNorm) -> None:
+        self.graph, self.norm, self._nodes = graph, norm, list[NodeProto]()
+
+    def op(self, kind: str, *inputs: str, **attributes: Any) -> str:
+        output = f"{self.norm.hat}.b{len(self._nodes)}"
+        self._nodes.append(helper.make_node(kind, inputs, [output], **attributes))
+        return output
+
+    def constant(self, value: float) -> str:
+        return self.graph.add_constant(f"zotta.{value:g}", np.array([value], np.float32))
+
+    def mean(self, x: str, axes: Sequence[int]) -> str:
+        return self._reduced("ReduceMean", x, axes)
+
+    def moments(self, axes: Sequence[int]) -> tuple[str, str]:
+        """Mean and variance of `hat`, over some axes, which stay."""
+        mu = self.mean(self.norm.hat, axes)
+        centred = self.op("Sub", self.norm.hat, mu)
+        return mu, self.mean(self.op("Mul", centred, centred), axes)
+
+    def normalized(self, mean: str, variance: str) -> None:
+        """hat <- (hat - mean) / sqrt(variance)."""
+        hat = self.norm.hat
+        instead = self.op("Div", self.op("Sub", hat, mean), self.op("Sqrt", variance))
+        product = self.norm.product
+        self.graph.set_input(product, list(product.input).index(hat), instead)
+        self.graph.insert_before(product, self._nodes)
+
+    def _reduced(self, kind: str, x: str, axes: Sequence[int]) -> str:
+        if self.graph.opset < 18:
+            return self.op(kind, x, axes=list(axes), keepdims=1)
+        name = f"zotta.axes.{'.'.join(map(str, axes))}"
+        which = self.graph.add_constant(name, np.array(axes, np.int64))
+        return self.op(kind, x, which, keepdims=1)
+
+
+def _mix_all(graph: Graph, norms: Sequence[BatchNorm]) -> tuple[Shapes, Shapes]:
+    """Mean w mu, variance 1 - w + w (var + epsilon), mu and var those of the batch."""
+    for norm in norms:
+        write = Writer(graph, norm)
+        mu, variance = write.moments(norm.axes)
+        own = write.op("Mul", write.op("Add", variance, write.constant(EPSILON)), SHARE)
+        mixed = write.op("Add", own, write.op("Sub", write.constant(1.0), SHARE))
+        write.normalized(write.op("Mul", mu, SHARE), mixed)
+    return {SHARE: [1]}, {}
 
 
 def _info(model: ModelProto, path: str) -> ModelInfo:
     return from_metadata({entry.key: entry.value for entry in model.metadata_props}, path)
 
 
-def _batch_norms(graph: Graph, info: ModelInfo) -> list[_BatchNorm]:
+def _batch_norms(graph: Graph, info: ModelInfo) -> list[BatchNorm]:
     norms = (_batch_norm(graph, norm) for norm in info.norms)
     return [norm for norm in norms if norm is not None]
 
 
-def _batch_norm(graph: Graph, norm: Norm) -> _BatchNorm | None:
+def _batch_norm(graph: Graph, norm: Norm) -> BatchNorm | None:
     """Where its scale is applied; None: another kind of norm."""
     scale, channel = norm.scale, norm.shape.index(norm.channels, 1)
     product = graph.consumers[scale][0]
@@ -71,10 +135,10 @@ def _batch_norm(graph: Graph, norm: Norm) -> _BatchNorm | None:
         product = graph.consumers[scale][0]
     hat = next(name for name in product.input if name != scale)
     axes = [axis for axis in range(len(norm.shape)) if axis != channel]
-    return _BatchNorm(product, hat, axes) if _comes_from_weights(graph, hat) else None
+    return BatchNorm(product, hat, axes, norm.channels) if _from_weights(graph, hat) else None
 
 
-def _comes_from_weights(graph: Graph, hat: str) -> bool:
+def _from_weights(graph: Graph, hat: str) -> bool:
     """What other norms leave comes from a norm of their own, or from a division."""
     node = graph.producers.get(hat)
     while node is not None and node.op_type in _LAYOUT:
@@ -84,40 +148,3 @@ def _comes_from_weights(graph: Graph, hat: str) -> bool:
     # Integer kernels add their bias in a node of its own.
     biased = node.op_type == "Add" and any(graph.constant(x) is not None for x in node.input)
     return node.op_type in _WEIGHTED or biased
-
-
-def _add_scalars(graph: Graph) -> None:
-    for name, value in ((_ONE, 1.0), (_EPSILON, EPSILON)):
-        graph.add_constant(name, np.array([value], np.float32))
-    share = helper.make_tensor_value_info(SHARE, TensorProto.FLOAT, [1])
-    graph.model.graph.input.append(share)
-    graph.insert_after(SHARE, [helper.make_node("Sub", [_ONE, SHARE], [_REST])])
-
-
-def _mix(graph: Graph, norm: _BatchNorm) -> None:
-    """hat <- (hat - w mu) / sqrt(1 - w + w (var + epsilon)), mu and var those of the batch."""
-    hat, nodes = norm.hat, list[NodeProto]()
-
-    def made(op: str, *inputs: str) -> str:
-        nodes.append(helper.make_node(op, inputs, [f"{hat}.b{len(nodes)}"]))
-        return str(nodes[-1].output[0])
-
-    def mean(x: str) -> str:
-        nodes.append(_mean(graph, x, norm.axes, f"{hat}.b{len(nodes)}"))
-        return str(nodes[-1].output[0])
-
-    mu = mean(hat)
-    centred = made("Sub", hat, mu)
-    variance = made("Add", mean(made("Mul", centred, centred)), _EPSILON)
-    mixed = made("Add", made("Mul", variance, SHARE), _REST)
-    moved = made("Sub", hat, made("Mul", mu, SHARE))
-    renormalized = made("Div", moved, made("Sqrt", mixed))
-    graph.set_input(norm.product, list(norm.product.input).index(hat), renormalized)
-    graph.insert_before(norm.product, nodes)
-
-
-def _mean(graph: Graph, x: str, axes: list[int], output: str) -> NodeProto:
-    if graph.opset < 18:
-        return helper.make_node("ReduceMean", [x], [output], axes=axes, keepdims=1)
-    name = graph.add_constant(f"{output}.axes", np.array(axes, np.int64))
-    return helper.make_node("ReduceMean", [x, name], [output], keepdims=1)

@@ -12,11 +12,12 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from zotta_edge.format import IMAGE, Floats
+from zotta_edge.format import Floats
 from zotta_edge.runtime.engine.engine import Engine, Outputs
 from zotta_edge.runtime.events import Events
 from zotta_edge.runtime.methods.activation_shift import ActivationShift
 from zotta_edge.runtime.methods.contract import Answer, calibration_of
+from zotta_edge.runtime.methods.foa.searched import SearchedInput
 from zotta_edge.runtime.methods.foa.settings import FoaSettings
 from zotta_edge.runtime.methods.foa.strategy import Strategy
 from zotta_edge.runtime.state import fields as states
@@ -40,12 +41,10 @@ class Foa:
     def __init__(self, engine: Engine, settings: FoaSettings, events: Events) -> None:
         calibration = calibration_of(engine.info)
         self._engine, self._settings = engine, settings
-        self._graph = engine.file.rewritten("search", _searchable)
-        self._input = next(name for name in self._graph.inputs if name != IMAGE)
-        self._shape = [int(size) for size in self._graph.shape(self._input)]
+        self._pass = SearchedInput(engine, settings.foa_filter_step)
         self._source = Source.of(calibration)
         self._queue = Queue(settings.queue, len(self._source.mean))
-        self._strategy = Strategy(int(np.prod(self._shape)), settings)
+        self._strategy = Strategy(self._pass.parameters, settings)
         self._shift = ActivationShift(engine, calibration, settings)
         self.reset()
 
@@ -87,16 +86,6 @@ class Foa:
     def _publish(self) -> None:
         self._known = self._best, copy(self._shift)
 
-    def _pass(self, images: Floats, candidate: Doubles) -> Outputs:
-        self._engine.count(len(images))
-        value = candidate.reshape(self._shape)
-        if value.ndim == 4:  # a filter, [C, 1, 7, 7]; prompts are [1, 3, C]
-            value = self._settings.foa_filter_step * value
-            value[:, :, value.shape[2] // 2, value.shape[3] // 2] += 1.0  # zero: the image as it is
-        return self._engine.gathered(
-            self._graph({IMAGE: images, self._input: value.astype(np.float32)})
-        )
-
     def _objective(self, outputs: Outputs) -> float:
         """sum H + lambda B / 64 (|mu - mu_S|^2 + |sigma - sigma_S|^2)."""
         features, entropy = self._queue.beside(outputs)
@@ -109,7 +98,7 @@ class Foa:
         return float(entropy.sum() + weight * distance)
 
     def state(self) -> dict[str, NDArray[Any]]:
-        best = np.zeros(np.prod(self._shape)) if self._best is None else self._best
+        best = np.zeros(self._pass.parameters) if self._best is None else self._best
         own = {"best": best, "known": np.array([self._best is not None])}
         own |= {"loss": np.array([self._loss])}
         return own | states.states_of(self._parts())
@@ -127,12 +116,6 @@ class Foa:
         return {
             "steps": self._strategy.generation,
             "loss": None if np.isnan(self._loss) else self._loss,
-            "searched": self._input.removeprefix("zotta."),
-            "parameters": int(np.prod(self._shape)),
+            "searched": self._pass.name,
+            "parameters": self._pass.parameters,
         }
-
-
-def _searchable(content: bytes, path: str) -> bytes:
-    from zotta_edge.runtime.methods.foa.prompts import searchable
-
-    return searchable(content, path)

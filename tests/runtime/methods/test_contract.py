@@ -31,12 +31,13 @@ from zotta_edge.runtime.state.file import save
 
 Floats = NDArray[np.float32]
 SIZES = (8, 1, 5, 8, 3, 1)  # of the batches of a stream
-STATELESS = ("none", "lame", "bn_adapt")
+STATELESS = ("none", "lame", "bn_adapt", "alpha_bn", "leantta")
 # BatchNorm's statistics are of no use to models without it.
+BATCH_NORM = ("bn_adapt", "alpha_bn", "leantta", "unmix_tns")
 CASES = [
     (method, model)
     for method in METHODS
-    for model in (("batch-norm",) if method == "bn_adapt" else ("vit", "resnet"))
+    for model in (("batch-norm",) if method in BATCH_NORM else ("vit", "resnet"))
 ]
 cases = pytest.mark.parametrize(("method", "model"), CASES)
 

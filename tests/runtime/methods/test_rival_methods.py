@@ -31,6 +31,7 @@ from zotta_edge.runtime.zeroth.parameters import Parameters
 
 Floats = NDArray[np.float32]
 SETTINGS = Settings()
+BATCH_NORM = ("bn_adapt", "alpha_bn", "leantta", "unmix_tns")
 
 
 @pytest.fixture(scope="module")
@@ -444,7 +445,7 @@ def test_models_without_batch_norm_are_told_so(name: str, tmp_path: Path) -> Non
 # calibration
 
 
-@pytest.mark.parametrize("method", sorted(set(METHODS) - {"bn_adapt"}))
+@pytest.mark.parametrize("method", sorted(set(METHODS) - set(BATCH_NORM)))
 def test_calibration_is_asked_for_where_it_is_needed(method: str, tmp_path: Path) -> None:
     path = toy.build(tmp_path / "toy.onnx", calibrated=False)
     if method in ("none", "lame", "t3a", "neo", "zoo"):

@@ -62,7 +62,7 @@ def test_every_method_can_be_served(stream: Any, method: str, tmp_path: Path) ->
     try:
         model = AdaptiveModel.load(embedded.MODEL, Settings(pairs=1), method, threads=1)
     except ZottaError as error:
-        if method != "bn_adapt":
+        if "has no BatchNorm" not in str(error):
             raise
         pytest.skip(str(error))  # not for this kind of network
 

@@ -26,6 +26,7 @@ REFERENCES: Mapping[str, str] = {  # name -> file.class, imported when it is fir
     "sar": "sar.Sar",
     "deyo": "deyo.Deyo",
     "cotta": "cotta.Cotta",
+    "roid": "roid.Roid",
 }
 
 

@@ -1,12 +1,11 @@
 """Back-propagation of the product's own objective, Eq. 5: what a true gradient would reach."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from zotta_edge.bench.references.learner import Learner, Optimizer, entropies
+from zotta_edge.bench.references.learner import Learner, adam, entropies
 from zotta_edge.bench.references.network import Network
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import Floats
@@ -36,7 +35,7 @@ class Backprop:
         self.network, self.options = network, settings or self._defaults(network)
         chosen = [network.info.layers[index] for index in network.info.chosen]
         self.mean, self.std = moments(network.source_features(source))
-        self.learner = Learner(network, network.affines(chosen), _adam)
+        self.learner = Learner(network, network.affines(chosen), adam)
 
     @property
     def passes(self) -> float:
@@ -77,7 +76,3 @@ def moments(features: Tensor) -> tuple[Tensor, Tensor]:
     mean = features.mean(dim=0)
     variance = (features - mean).square().mean(dim=0)
     return mean, variance.clamp_min(_TINY).sqrt()
-
-
-def _adam(parameters: Sequence[nn.Parameter]) -> Optimizer:
-    return torch.optim.Adam(parameters, lr=0.0)

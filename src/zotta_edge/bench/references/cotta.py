@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from zotta_edge.bench.references.augment import Augmentation
-from zotta_edge.bench.references.learner import Learner, sgd
+from zotta_edge.bench.references.learner import Learner, sgd, symmetric_cross_entropy
 from zotta_edge.bench.references.network import Network
 from zotta_edge.format import Floats
 
@@ -39,7 +39,7 @@ class Cotta:
     def predict(self, images: Floats) -> Floats:
         batch = torch.from_numpy(images)
         taught = self._taught(batch)
-        loss = _symmetric_cross_entropy(self.student.logits(batch), taught).mean()
+        loss = symmetric_cross_entropy(self.student.logits(batch), taught).mean()
         self.learner.backward(loss, len(images))
         self.learner.step(self.settings.rate)
         self._follow()
@@ -78,9 +78,3 @@ class Cotta:
 
     def _slow(self) -> list[torch.nn.Parameter]:
         return list(self.teacher.module.parameters())
-
-
-def _symmetric_cross_entropy(student: Tensor, teacher: Tensor) -> Tensor:
-    """- (sum_c q_c log p_c + sum_c p_c log q_c) / 2, [batch]."""
-    log_p, log_q = student.log_softmax(dim=1), teacher.log_softmax(dim=1)
-    return -(log_q.exp() * log_p + log_p.exp() * log_q).sum(dim=1) / 2

@@ -49,6 +49,10 @@ def sgd(parameters: Sequence[nn.Parameter]) -> Optimizer:
     return torch.optim.SGD(parameters, lr=0.0, momentum=0.9)
 
 
+def adam(parameters: Sequence[nn.Parameter]) -> Optimizer:
+    return torch.optim.Adam(parameters, lr=0.0)
+
+
 def published_rate(network: Network, batch: int) -> float:
     """1e-3 for transformers, 2.5e-4 for GroupNorm nets, less for small batches.
 
@@ -65,3 +69,9 @@ def entropies(logits: Tensor) -> Tensor:
     """H_i = - sum_c y_c log y_c, [batch]."""
     log_probability = logits.log_softmax(dim=1)
     return -(log_probability.exp() * log_probability).sum(dim=1)
+
+
+def symmetric_cross_entropy(one: Tensor, other: Tensor) -> Tensor:
+    """- (sum_c q_c log p_c + sum_c p_c log q_c) / 2, [batch]."""
+    log_p, log_q = one.log_softmax(dim=1), other.log_softmax(dim=1)
+    return -(log_q.exp() * log_p + log_p.exp() * log_q).sum(dim=1) / 2

@@ -1,0 +1,1 @@
+"""UnMix-TNS: BatchNorm statistics of several components."""
