@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import cv2
+import model_files
 import numpy as np
 import onnx
 import pytest
@@ -198,8 +199,8 @@ def test_the_word_alone_is_no_external_data(tmp_path: Path) -> None:
 
 
 def test_damaged_models_end_in_one_line(tmp_path: Path) -> None:
-    """The long form: python tests/mutate_models.py FOLDER 2000"""
-    program = Path(__file__).parent / "mutate_models.py"
+    """The long form: python benchmarks/trust/model_files.py FOLDER 2000"""
+    program = Path(model_files.__file__)
     command = [sys.executable, program, tmp_path, "90"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]

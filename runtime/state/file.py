@@ -19,20 +19,18 @@ FORMAT_VERSION = "2"
 
 def save(path: str | Path, arrays: Arrays, model: str, method: str) -> None:
     """Write a state of the model with that fingerprint, atomically."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import save_file
+    # Not `save_file`: it renames a file of its own over ours, and a kill leaves that one behind.
+    from safetensors.numpy import save as serialized
 
     path = Path(path)
     if not path.parent.is_dir():
         raise ZottaError(f"cannot write {path}: there is no folder {path.parent}")
     header = {"format": FORMAT_VERSION, "model": model, "method": method}
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    header |= {"checksum": _checksum(contiguous, header)}
+    content = serialized(contiguous, header)
     with replacing(path) as temporary:
-        header |= {"checksum": _checksum(contiguous, header)}
-        try:
-            save_file(contiguous, temporary, header)
-        except SafetensorError as error:  # a full disk, for one
-            raise ZottaError(f"cannot write {path}: {error}") from error
+        temporary.write_bytes(content)
 
 
 def load(path: str | Path, like: Arrays, model: str, method: str) -> dict[str, NDArray[Any]]:

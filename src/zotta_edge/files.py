@@ -38,7 +38,8 @@ def replacing(path: str | Path) -> Iterator[Path]:
     except OSError as error:
         raise ZottaError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # then the next writer removes it
+            temporary.unlink(missing_ok=True)
         os.close(handle)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import export_files
 import nets
 import numpy as np
 import onnx
@@ -248,7 +249,7 @@ def assert_one_line(capfd, message: str) -> None:
 def test_mutated_files_never_end_in_a_traceback(source: Path, tmp_path: Path) -> None:
     """600 broken files, in children: a crash of native code would be seen too."""
     done = subprocess.run(
-        [sys.executable, Path(__file__).parents[1] / "mutate.py", source, tmp_path, "600"],
+        [sys.executable, Path(export_files.__file__), source, tmp_path, "600"],
         capture_output=True,
         text=True,
         check=False,

@@ -10,9 +10,10 @@ import zlib
 from pathlib import Path
 
 import cv2
+import image_files
 import numpy as np
 import pytest
-from mutate_images import chunk
+from image_files import chunk
 from numpy.typing import NDArray
 
 from zotta_edge import ZottaError
@@ -163,8 +164,8 @@ def test_other_formats_are_refused_by_name(start: bytes) -> None:
 
 
 def test_mutated_files() -> None:
-    """The long form: python tests/mutate_images.py 5000"""
-    program = Path(__file__).parents[2] / "mutate_images.py"
+    """The long form: python benchmarks/trust/image_files.py 5000"""
+    program = Path(image_files.__file__)
     done = subprocess.run([sys.executable, program, "400"], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
 

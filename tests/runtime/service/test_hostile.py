@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 import pytest
 import served
-from mutate_images import chunk
+from image_files import chunk
 from numpy.typing import NDArray
 from onnx import numpy_helper
 from served import ADAPTATION, CLASSIFY, INFER, Client, Server

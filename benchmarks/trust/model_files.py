@@ -1,6 +1,6 @@
 """Load many broken copies of an adaptable model; exit with 1 if one ends in anything but an answer.
 
-python tests/mutate_models.py FOLDER COUNT [SEED]
+python benchmarks/trust/model_files.py FOLDER COUNT [SEED]
 """
 
 import sys
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from mutate import break_graph, flip_bytes
+from export_files import break_graph, flip_bytes
 
 from zotta_edge import AdaptiveModel, ZottaError
 from zotta_edge.models import embedded

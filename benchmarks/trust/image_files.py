@@ -1,6 +1,6 @@
 """Decode many broken image files; exit with 1 if one ends in anything but pixels or a refusal.
 
-python tests/mutate_images.py COUNT [SEED] [EXTENSION ...]
+python benchmarks/trust/image_files.py COUNT [SEED] [EXTENSION ...]
 
 Every file is decoded in a process that may die, with 1 GB of memory to itself, and must be done
 within ten seconds of its own processor time. COUNT is for each format.

@@ -1,6 +1,6 @@
 """Export many broken copies of a model; exit with 1 if one of them ends in anything but an answer.
 
-python tests/mutate.py model.onnx FOLDER COUNT
+python benchmarks/trust/export_files.py model.onnx FOLDER COUNT
 """
 
 import sys
