@@ -1,6 +1,6 @@
 """What a state is made of: arrays by name, `part.field`; single numbers are arrays of one."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -57,8 +57,12 @@ def text_to_array(text: str) -> NDArray[np.uint8]:
     return np.frombuffer(content.ljust(_TEXT, b"\0"), np.uint8)
 
 
-def text_from_array(array: NDArray[np.uint8]) -> str:
-    return array.tobytes().rstrip(b"\0").decode()
+def text_from_array(array: NDArray[np.uint8], known: Iterable[str]) -> str:
+    """One of the known texts; anything else was not written by this program."""
+    text = array.tobytes().rstrip(b"\0").decode()
+    if text not in known:
+        raise ValueError(f"unknown name {text!r}")
+    return text
 
 
 _HALF = (1 << 64) - 1

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,6 +91,6 @@ class Gate:
         }
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        self.phase = cast(Phase, states.text_from_array(state["phase"]))
+        self.phase = cast(Phase, states.text_from_array(state["phase"], get_args(Phase)))
         self._previous, self._total = float(state["previous"][0]), float(state["total"][0])
         self._samples = int(state["samples"][0])

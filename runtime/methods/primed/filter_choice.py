@@ -109,7 +109,7 @@ class FilterChoice:
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         states.restore_all(self._parts(), state)
-        self.name = states.text_from_array(state["name"])
+        self.name = states.text_from_array(state["name"], self._tried)
         self._samples = int(state["trial"][0])
 
     def _parts(self) -> dict[str, states.Stateful]:

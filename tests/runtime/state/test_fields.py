@@ -21,7 +21,9 @@ def test_a_generator_goes_on_where_it_was() -> None:
 def test_a_text_goes_round_in_one_shape(text: str) -> None:
     array = states.text_to_array(text)
     assert array.shape == (16,)
-    assert states.text_from_array(array) == text
+    assert states.text_from_array(array, [text]) == text
+    with pytest.raises(ValueError, match="unknown name"):
+        states.text_from_array(array, ["other"])
 
 
 def test_a_text_that_is_too_long_is_refused() -> None:

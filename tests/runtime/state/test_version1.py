@@ -43,13 +43,13 @@ def test_a_primed_state_keeps_every_number() -> None:
     ):
         np.testing.assert_array_equal(old[f"method.{before}"], new[after], err_msg=after)
     assert old["method.answers.numbers"].tolist() == [*new["mix.samples"], *new["mix.variance"]]
-    assert fields.text_from_array(new["lens.filter.name"]) == "contrast"
+    assert fields.text_from_array(new["lens.filter.name"], ["contrast"]) == "contrast"
 
 
 def test_a_zotta_state_keeps_every_number() -> None:
     _, old = raw("zotta")
     new = fields.section(upgraded("zotta"), "method")
-    assert fields.text_from_array(new["gate.phase"]) == "adapting"
+    assert fields.text_from_array(new["gate.phase"], ["adapting"]) == "adapting"
     gate = old["method.gate.numbers"].tolist()
     assert gate[1:] == [*new["gate.previous"], *new["gate.total"], *new["gate.samples"]]
     events = old["method.guard.events"].tolist()
