@@ -160,14 +160,15 @@ class AdaptiveDecoder:
         """The pieces of one answer's text as they come."""
         yield from self.stream_tokens(self.prompt(question), adapt)
 
-    def stream_tokens(self, prompt: Prompt, adapt: bool = True) -> Iterator[str]:
-        """`stream` for a prompt of token ids."""
+    def stream_tokens(
+        self, prompt: Prompt, adapt: bool = True, settings: GenerationSettings | None = None
+    ) -> Iterator[str]:
+        """`stream` for a prompt of token ids; `settings` are for this answer alone."""
         batch, text, made = self.batch([prompt]), Stream(self.tokenizer), list[Step]()
         with self._turn:
-            move = (
-                self._method.prepare(batch, self._limit(batch)) if adapt else self._method.current()
-            )
-            for step in self._steps(batch, move):
+            limit = self._limit(batch, settings)
+            move = self._method.prepare(batch, limit) if adapt else self._method.current()
+            for step in self._steps(batch, move, settings):
                 made.append(step)
                 token = int(step.tokens[0])
                 if token not in self.info.prompting.stop and (new := text.push(token)):
@@ -211,14 +212,18 @@ class AdaptiveDecoder:
             own = {"method": self.method, "passes": self.engine.passes}
             return own | {"tokens": self.engine.tokens} | self._counts | self._method.status()
 
-    def _limit(self, batch: Batch) -> int:
+    def _limit(self, batch: Batch, settings: GenerationSettings | None = None) -> int:
         """The longest answer: as set, or what is left of the context."""
-        return min(self.settings.max_tokens, self.info.shape.context - int(batch.ids.shape[1]))
+        most = (settings or self.settings).max_tokens
+        return min(most, self.info.shape.context - int(batch.ids.shape[1]))
 
-    def _steps(self, batch: Batch, move: Move) -> Iterator[Step]:
+    def _steps(
+        self, batch: Batch, move: Move, settings: GenerationSettings | None = None
+    ) -> Iterator[Step]:
+        rng = np.random.default_rng(settings.seed) if settings else self._rng
         return steps(
-            *(self.engine, batch, self._limit(batch), self.settings),
-            *(move.scales, move.shift, self._rng, move.started),
+            *(self.engine, batch, self._limit(batch, settings), settings or self.settings),
+            *(move.scales, move.shift, rng, move.started),
         )
 
     def _reply(self, answer: Completion) -> Reply:

@@ -50,7 +50,8 @@ class Batch:
         for row, prompt in enumerate(prompts):
             start = length - len(prompt.ids)
             ids[row, start:], mask[row, start:] = prompt.ids, 1
-            positions[:, row, start:] = token_positions(prompt.ids, vision)
+            seen = vision if axes == 3 else None  # else an image's tokens count on like words
+            positions[:, row, start:] = token_positions(prompt.ids, seen)
         rows = [prompt.image_rows for prompt in prompts if prompt.image_rows is not None]
         joined = np.concatenate(rows) if rows else None
         return cls(ids, mask, positions if axes == 3 else positions[0], joined)

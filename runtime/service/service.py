@@ -4,11 +4,10 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -17,24 +16,22 @@ from zotta_edge.format import Floats
 from zotta_edge.runtime.adaptive import AdaptiveModel, Result
 from zotta_edge.runtime.engine.model_info import image_axes
 from zotta_edge.runtime.service.config import Config
-from zotta_edge.runtime.service.http.errors import ServiceError
-from zotta_edge.runtime.service.http.protocol import VERSION
+from zotta_edge.runtime.service.http.protocol import metadata
 from zotta_edge.runtime.service.learning.batching import READER, Batcher
-from zotta_edge.runtime.service.learning.snapshots import Snapshot, Store
+from zotta_edge.runtime.service.learning.snapshots import Snapshot
 from zotta_edge.runtime.service.learning.worker import Learned, Report, Writer, joined
 from zotta_edge.runtime.service.observe.metrics import Metrics
 from zotta_edge.runtime.service.observe.monitor import Monitor, finite, label
+from zotta_edge.runtime.service.served import PREPARE, Served
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-_PREPARE = "zotta-prepare"  # threads that parse requests and decode images
-_PREPARING = 2
 _LAST_SAVE = 3.0  # seconds that a shutdown waits for an update under way
 
 
-class Service:
-    """What the routes call.
+class Service(Served):
+    """A classifier that is served.
 
     Parameters
     ----------
@@ -46,16 +43,15 @@ class Service:
         Mode, batches and where states are kept.
     """
 
+    extensions: ClassVar[tuple[str, ...]] = ("binary_tensor_data", "classify")
+
     def __init__(self, model: AdaptiveModel, name: str, config: Config) -> None:
-        self.model, self.name, self.config = model, name, config
-        self.draining = False
+        super().__init__(name, config, model.method != "none")
+        self.model = model
         self._proven = False  # that it answers, since the last failure
         self._grey = np.zeros((1, *image_axes(model.info.preprocessing)), np.float32)
-        # With adaptation off, the saved states belong to another process: leave them alone.
-        self._store = Store(None if self.mode == "off" else config.state, name, config.save_every)
         unusable = self._store.resume(model)
         self._writer = Writer()
-        self._prepare = ThreadPoolExecutor(_PREPARING, _PREPARE)
         self.metrics = Metrics(name, model.info.recipe.precision, model.method)
         self.monitor = Monitor(model.info, Report.of(model), self.metrics)
         model.events.subscribe(self.monitor.events.record)
@@ -65,26 +61,14 @@ class Service:
         self._paused = False
 
     @property
-    def mode(self) -> str:
-        return self.config.adapt if self.model.method != "none" else "off"
+    def about(self) -> str:
+        return f"{self.model.info.recipe.precision}, {self.model.method}, {self.mode}"
 
     @property
     def drift(self) -> float | None:
         """The drift after the last learned batch; an update under way does not show."""
         drift: float | None = finite(self.monitor.report.status.get("drift"))
         return drift
-
-    def check_name(self, path: Mapping[str, str]) -> None:
-        """Refuse a path that names another model or version."""
-        name, version = path["model"], path.get("version", VERSION)
-        if name != self.name:
-            raise ServiceError(404, f"no model is called {name[:80]}: this is {self.name}")
-        if version != VERSION:
-            raise ServiceError(404, f"there is no version {version[:20]}: only {VERSION}")
-
-    async def in_thread(self, work: Callable[[], T]) -> T:
-        """Run `work` in a thread, beside the event loop."""
-        return await asyncio.get_running_loop().run_in_executor(self._prepare, work)
 
     async def predict(self, images: Floats, adapt: bool) -> Result:
         """Answer prepared images [batch, C, H, W]."""
@@ -119,8 +103,6 @@ class Service:
         self.monitor.dropped(images)
 
     async def reset(self) -> None:
-        """Go back to the source parameters, on disk too."""
-
         def work() -> Report:
             self.model.reset()
             self._store.save(self.model)
@@ -145,9 +127,6 @@ class Service:
         self.model.freeze()
         return Report.of(self.model)
 
-    def snapshots(self) -> list[Snapshot]:
-        return self._store.snapshots()
-
     async def snapshot(self) -> Snapshot:
         taken = await self._write(partial(self._store.take, self.model))
         self.monitor.events.note("snapshot", taken.id)
@@ -169,8 +148,13 @@ class Service:
     async def _write(self, work: Callable[[], T]) -> T:
         return await asyncio.wrap_future(self._writer.submit(work))
 
+    def metadata(self) -> dict[str, Any]:
+        return metadata(self.name, self.model.info)
+
+    def history(self) -> list[dict[str, Any]]:
+        return self.monitor.history()
+
     def adaptation(self) -> dict[str, Any]:
-        """Everything that GET /v2/models/{model}/adaptation tells, safe for JSON."""
         status, monitor = self.monitor.report.status, self.monitor
         guard = status.get("guard", {})
         resets = status["resets"] + guard.get("collapse", 0) + guard.get("returned", 0)
@@ -207,8 +191,7 @@ class Service:
 
     @property
     def working(self) -> bool:
-        """Whether any of our threads may still be running."""
-        pools = (READER, _PREPARE)
+        pools = (READER, PREPARE)
         return self._writer.busy or any(
             thread.name.startswith(pools) for thread in threading.enumerate()
         )
@@ -217,12 +200,10 @@ class Service:
         return label(self.model.info, index)
 
     def drain(self) -> None:
-        """Say that we are not ready, learn no more and answer what is waiting."""
         self.draining = True
         self.batcher.drain()
 
     async def close(self) -> None:
-        """Save the state and stop; an update that takes too long is left out."""
         self.drain()
         saved = asyncio.wrap_future(self._writer.submit(partial(self._store.save, self.model)))
         done, _ = await asyncio.wait({saved}, timeout=_LAST_SAVE)
@@ -231,9 +212,4 @@ class Service:
         self.batcher.close()
         self._prepare.shutdown(wait=False)
         if done:
-            self._store.close()
-
-    def release(self) -> None:
-        """Let go of the state's lock when the process is about to end at once."""
-        with suppress(OSError):
             self._store.close()

@@ -6,13 +6,13 @@ from functools import partial
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from zotta_edge.runtime.service.service import Service
+from zotta_edge.runtime.service.served import Served
 
 
 class AdminRoutes:
     """Status, history, reset, pause, resume and snapshots."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Served) -> None:
         self._service = service
 
     async def adaptation(self, request: Request) -> Response:
@@ -21,7 +21,7 @@ class AdminRoutes:
 
     async def history(self, request: Request) -> Response:
         self._service.check_name(request.path_params)
-        return JSONResponse({"points": self._service.monitor.history()})
+        return JSONResponse({"points": self._service.history()})
 
     async def reset(self, request: Request) -> Response:
         return await self._act(request, self._service.reset)

@@ -12,15 +12,18 @@ from starlette.routing import BaseRoute, Route
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.runtime.adaptive import AdaptiveModel
+from zotta_edge.runtime.generate.model import AdaptiveDecoder
 from zotta_edge.runtime.service.config import Config
-from zotta_edge.runtime.service.http import protocol
+from zotta_edge.runtime.service.generating.service import GenerateService
 from zotta_edge.runtime.service.http.access import Access
 from zotta_edge.runtime.service.http.admin_routes import AdminRoutes
 from zotta_edge.runtime.service.http.errors import ServiceError, busy
+from zotta_edge.runtime.service.http.generate_routes import GenerateRoutes
 from zotta_edge.runtime.service.http.inference_routes import InferenceRoutes
 from zotta_edge.runtime.service.http.middleware import ServiceMiddleware
 from zotta_edge.runtime.service.http.page import page
 from zotta_edge.runtime.service.observe.metrics import CONTENT_TYPE
+from zotta_edge.runtime.service.served import Served
 from zotta_edge.runtime.service.service import Service
 from zotta_edge.version import __version__
 
@@ -28,7 +31,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 def create_app(
-    model: AdaptiveModel,
+    model: AdaptiveModel | AdaptiveDecoder,
     name: str = "model",
     config: Config | None = None,
     *,
@@ -61,7 +64,16 @@ def create_app(
     'background'
     """
     config = config or Config()
-    service = Service(model, name, config)
+    service: Served
+    predicting: list[tuple[str, Handler]]
+    if isinstance(model, AdaptiveDecoder):
+        service = generating = GenerateService(model, name, config)
+        texts = GenerateRoutes(generating)
+        predicting = [("generate", texts.generate), ("generate_stream", texts.generate_stream)]
+    else:
+        service = classifying = Service(model, name, config)
+        images = InferenceRoutes(classifying)
+        predicting = [("infer", images.infer), ("classify", images.classify)]
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -69,7 +81,7 @@ def create_app(
         await service.close()
 
     app = Starlette(
-        routes=_routes(InfoRoutes(service), InferenceRoutes(service), AdminRoutes(service)),
+        routes=_routes(InfoRoutes(service), AdminRoutes(service), predicting),
         lifespan=lifespan,
         middleware=[
             Middleware(ServiceMiddleware, service=service, access=Access(token, only_local))
@@ -90,7 +102,7 @@ def create_app(
 class InfoRoutes:
     """Routes for reading: the dashboard, metrics, health and metadata."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Served) -> None:
         self._service = service
 
     async def dashboard(self, request: Request) -> Response:
@@ -105,7 +117,7 @@ class InfoRoutes:
             {
                 "name": "zotta-edge",
                 "version": __version__,
-                "extensions": ["binary_tensor_data", "classify", "adaptation"],
+                "extensions": [*self._service.extensions, "adaptation"],
                 "models": [self._service.name],
             }
         )
@@ -123,10 +135,12 @@ class InfoRoutes:
 
     async def metadata(self, request: Request) -> Response:
         self._service.check_name(request.path_params)
-        return JSONResponse(protocol.metadata(self._service.name, self._service.model.info))
+        return JSONResponse(self._service.metadata())
 
 
-def _routes(info: InfoRoutes, inference: InferenceRoutes, admin: AdminRoutes) -> list[BaseRoute]:
+def _routes(
+    info: InfoRoutes, admin: AdminRoutes, predicting: list[tuple[str, Handler]]
+) -> list[BaseRoute]:
     """All routes; the handlers' names become the `endpoint` label of the metrics."""
     model, adaptation = "/v2/models/{model}", "/v2/models/{model}/adaptation"
     get: list[tuple[str, Handler]] = [
@@ -148,7 +162,7 @@ def _routes(info: InfoRoutes, inference: InferenceRoutes, admin: AdminRoutes) ->
     ]
     for prefix in (model, f"{model}/versions/{{version}}"):
         get += [(prefix, info.metadata), (f"{prefix}/ready", info.model_ready)]
-        post += [(f"{prefix}/infer", inference.infer), (f"{prefix}/classify", inference.classify)]
+        post += [(f"{prefix}/{path}", handler) for path, handler in predicting]
     return [
         *(Route(path, handler, methods=["GET"]) for path, handler in get),
         *(Route(path, handler, methods=["POST"]) for path, handler in post),

@@ -16,17 +16,16 @@ from zotta_edge.errors import NotFiniteError, ZottaError
 from zotta_edge.format import Floats
 from zotta_edge.runtime.adaptive import Result
 from zotta_edge.runtime.engine.model_info import image_axes
-from zotta_edge.runtime.io.images import Image, decode
-from zotta_edge.runtime.io.preprocessing import as_batch, fit
+from zotta_edge.runtime.io.images import Image
+from zotta_edge.runtime.io.preprocessing import as_batch
 from zotta_edge.runtime.service.http import protocol
 from zotta_edge.runtime.service.http.errors import ServiceError
 from zotta_edge.runtime.service.http.limits import (
-    Arriving,
-    Slots,
+    Intake,
     check_answer,
     check_pixels,
     check_proportions,
-    read_body,
+    decoded,
 )
 from zotta_edge.runtime.service.service import Service
 
@@ -42,14 +41,13 @@ class InferenceRoutes:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._pixels = service.model.info.preprocessing
-        self._slots = Slots(service.config.max_requests)
-        self._limit = int(service.config.max_body * 2**20)
-        self._arriving = Arriving(self._limit)
+        self._intake = Intake(service.config)
+        self._limit = self._intake.limit
 
     async def infer(self, request: Request) -> Response:
         self._service.check_name(request.path_params)
-        body = await self._body(request)
-        with self._slots.taken():
+        body = await self._intake.body(request)
+        with self._intake.place():
             read = partial(self._asked, body, request.headers.get(protocol.HEADER_LENGTH))
             asked = await self._service.in_thread(read)
             result = await self._predict(await self._images(asked.images), asked.adapt)
@@ -66,19 +64,12 @@ class InferenceRoutes:
         adapt = _truth(request.query_params.get("adapt", "true"), "adapt")
         if request.headers.get("content-type", "").startswith("multipart/"):
             raise ServiceError(415, "send the file itself as the body: curl --data-binary @FILE")
-        body = await self._body(request)
+        body = await self._intake.body(request)
         if not body:
             raise ServiceError(400, "the body is empty: expected an image file")
-        with self._slots.taken():
+        with self._intake.place():
             result = await self._predict(await self._images([body]), adapt)
         return JSONResponse(self._classes(result, top))
-
-    async def _body(self, request: Request) -> bytes:
-        """Before a place is taken: a client that sends slowly keeps nobody from it."""
-        headers = request.headers
-        encoding, declared = headers.get("content-encoding"), headers.get("content-length")
-        with self._arriving.body() as grow:
-            return await read_body(request.stream(), declared, encoding, self._limit, grow)
 
     def _asked(self, body: bytes, header_length: str | None) -> protocol.InferRequest:
         # One pixel could become a whole input: the prepared batch is bounded, not only the body.
@@ -105,17 +96,11 @@ class InferenceRoutes:
         """The pixels the network will see: few, however large the photographs were."""
         images, pixels = [], 0
         for file in files:
-            size, image = await self._service.in_thread(partial(self._decode, file))
+            size, image = await self._service.in_thread(partial(decoded, file, self._pixels))
             pixels += size
             check_pixels(pixels, self._limit)
             images.append(image)
         return images
-
-    def _decode(self, file: bytes) -> tuple[int, Image]:
-        """How many pixels a file has, and those of its resized image."""
-        image = decode(file)
-        check_proportions(image)
-        return image.shape[0] * image.shape[1], fit(image, self._pixels)
 
     async def _predict(self, images: Floats, adapt: bool) -> Result:
         try:

@@ -3,10 +3,15 @@
 import asyncio
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
-from zotta_edge.runtime.io.images import Image
+from starlette.requests import Request
+
+from zotta_edge.format import Preprocessing
+from zotta_edge.runtime.io.images import Image, decode
+from zotta_edge.runtime.io.preprocessing import fit
 from zotta_edge.runtime.io.stills import MAX_PIXELS
+from zotta_edge.runtime.service.config import Config
 from zotta_edge.runtime.service.http.errors import ServiceError, busy
 
 _SECONDS = 30.0  # in which a body must have arrived
@@ -58,6 +63,24 @@ class Arriving:
             yield grow
         finally:
             self._left += held
+
+
+class Intake:
+    """Bodies of requests, and places for those that are worked on."""
+
+    def __init__(self, config: Config) -> None:
+        self.limit = int(config.max_body * 2**20)
+        self._slots, self._arriving = Slots(config.max_requests), Arriving(self.limit)
+
+    async def body(self, request: Request) -> bytes:
+        """Before a place is taken: a client that sends slowly keeps nobody from it."""
+        headers = request.headers
+        encoding, declared = headers.get("content-encoding"), headers.get("content-length")
+        with self._arriving.body() as grow:
+            return await read_body(request.stream(), declared, encoding, self.limit, grow)
+
+    def place(self) -> AbstractContextManager[None]:
+        return self._slots.taken()
 
 
 async def read_body(
@@ -147,6 +170,13 @@ def check_pixels(pixels: int, limit: int) -> None:
     most = max(MAX_PIXELS, _PIXELS * limit)
     if pixels > most:
         raise ServiceError(413, f"more than {most // 10**6} million pixels in one request")
+
+
+def decoded(file: bytes, pixels: Preprocessing) -> tuple[int, Image]:
+    """How many pixels an image file has, and those of its resized image."""
+    image = decode(file)
+    check_proportions(image)
+    return image.shape[0] * image.shape[1], fit(image, pixels)
 
 
 def check_proportions(image: Image) -> None:

@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from zotta_edge.runtime.service.http.access import Access
 from zotta_edge.runtime.service.http.errors import ServiceError
-from zotta_edge.runtime.service.service import Service
+from zotta_edge.runtime.service.served import Served
 
 log = logging.getLogger(__name__)
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 class ServiceMiddleware:
     """Checks access, adds headers, and counts and logs every request."""
 
-    def __init__(self, app: ASGIApp, service: Service, access: Access) -> None:
+    def __init__(self, app: ASGIApp, service: Served, access: Access) -> None:
         self._app, self._service, self._access = app, service, access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -59,14 +59,14 @@ def parse(body: bytes, header_length: str | None, most: int) -> InferRequest:
     What is wrong with it is said in one line.
     """
     length = _header_length(header_length, len(body))
-    request = _object(_json(body[:length] if length < len(body) else body), "the request")
+    request = as_object(read_json(body[:length] if length < len(body) else body), "the request")
     inputs = request.get("inputs")
     if not isinstance(inputs, list) or len(inputs) != 1:
         raise ServiceError(400, f"expected one input, {IMAGE}")
-    images, used = _tensor(_object(inputs[0], "the input"), memoryview(body)[length:], most)
+    images, used = _tensor(as_object(inputs[0], "the input"), memoryview(body)[length:], most)
     if used != len(body) - length:
         raise ServiceError(400, f"{len(body) - length} bytes of binary data, expected {used}")
-    parameters = _object(request.get("parameters", {}), "parameters")
+    parameters = as_object(request.get("parameters", {}), "parameters")
     identity = request.get("id")
     if identity is not None and not isinstance(identity, str):
         raise ServiceError(400, "id must be a text")
@@ -78,7 +78,7 @@ def parse(body: bytes, header_length: str | None, most: int) -> InferRequest:
     )
 
 
-def _json(text: bytes) -> Any:
+def read_json(text: bytes) -> Any:
     """Parsed; nobody else's request moves meanwhile, so what takes seconds is refused."""
     lists, values = (
         sum(text.count(mark) for mark in marks) for marks in ((b"[", b"{"), (b",", b":"))
@@ -101,7 +101,7 @@ def _header_length(text: str | None, size: int) -> int:
     return int(text)
 
 
-def _object(value: Any, what: str) -> dict[str, Any]:
+def as_object(value: Any, what: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ServiceError(400, f"{what} must be a JSON object")
     return value
@@ -122,7 +122,7 @@ def _tensor(
         raise ServiceError(
             400, f"no input is called {str(entry.get('name'))[:40]!r}: expected {IMAGE}"
         )
-    parameters = _object(entry.get("parameters", {}), "parameters")
+    parameters = as_object(entry.get("parameters", {}), "parameters")
     if "shared_memory_region" in parameters:
         raise ServiceError(400, "shared memory is not supported: send the data")
     shape, datatype = _shape(entry.get("shape")), entry.get("datatype")
@@ -213,14 +213,14 @@ def _requested(entries: Any, binary: bool) -> tuple[tuple[str, bool], ...]:
         return tuple((name, binary) for name in OUTPUTS)
     if not isinstance(entries, list) or len(entries) > len(OUTPUTS):
         raise ServiceError(400, f"outputs must be a list of at most {len(OUTPUTS)}")
-    asked = tuple(_requested_output(_object(entry, "an output"), binary) for entry in entries)
+    asked = tuple(_requested_output(as_object(entry, "an output"), binary) for entry in entries)
     if len({name for name, _ in asked}) < len(asked):
         raise ServiceError(400, "outputs names one of them twice")
     return asked
 
 
 def _requested_output(entry: dict[str, Any], binary: bool) -> tuple[str, bool]:
-    name, parameters = entry.get("name"), _object(entry.get("parameters", {}), "parameters")
+    name, parameters = entry.get("name"), as_object(entry.get("parameters", {}), "parameters")
     if name not in OUTPUTS:
         known = ", ".join(OUTPUTS)
         raise ServiceError(400, f"no output is called {str(name)[:40]!r}: there are {known}")

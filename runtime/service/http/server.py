@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.runtime.service.http.connections import ACCEPTED, Protocol, Troubles
-from zotta_edge.runtime.service.service import Service
+from zotta_edge.runtime.service.served import Served
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ def run(app: Starlette, bound: socket.socket) -> None:
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+    def __init__(self, config: uvicorn.Config, service: Served) -> None:
         super().__init__(config)
         self._service = service
         self._listening: list[socket.socket] = []
@@ -88,8 +88,7 @@ class _Server(uvicorn.Server):
             host, port = bound.getsockname()[:2]
             shown = f"[{host}]" if ":" in host else host
             service = self._service
-            how = f"{service.model.info.recipe.precision}, {service.model.method}, {service.mode}"
-            log.info("serving %s (%s) at http://%s:%d", service.name, how, shown, port)
+            log.info("serving %s (%s) at http://%s:%d", service.name, service.about, shown, port)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Report not ready, then refuse new connections, then answer the requests that came."""

@@ -8,10 +8,9 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from zotta_edge.errors import ZottaError
-from zotta_edge.runtime.adaptive import AdaptiveModel
 from zotta_edge.runtime.service.http.errors import ServiceError
 from zotta_edge.runtime.state.lock import claim
 
@@ -33,6 +32,16 @@ class Snapshot:
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+
+class Saved(Protocol):
+    """A model whose state can be kept in a file."""
+
+    def save_state(self, path: str | Path) -> None: ...
+
+    def load_state(self, path: str | Path) -> None: ...
+
+    def status(self) -> dict[str, Any]: ...
 
 
 class Store:
@@ -66,7 +75,7 @@ class Store:
     def close(self) -> None:
         self._stack.close()
 
-    def resume(self, model: AdaptiveModel) -> str | None:
+    def resume(self, model: Saved) -> str | None:
         """Load the last state; a file that cannot be used is renamed and kept.
 
         Then the model starts from the source, for the reason that is returned.
@@ -85,11 +94,11 @@ class Store:
         log.info("resumed after %d steps", self._saved_steps)
         return None
 
-    def save_if_due(self, model: AdaptiveModel) -> None:
+    def save_if_due(self, model: Saved) -> None:
         if abs(_steps(model) - self._saved_steps) >= self._save_every:
             self.save(model)
 
-    def save(self, model: AdaptiveModel) -> None:
+    def save(self, model: Saved) -> None:
         """Save the current state; a full disk is no reason to stop answering."""
         self._saved_steps = _steps(model)
         if self._current is None:
@@ -105,7 +114,7 @@ class Store:
         snapshots = [snapshot for path in files if (snapshot := _snapshot(path))]
         return sorted(snapshots, key=lambda snapshot: snapshot.id, reverse=True)
 
-    def take(self, model: AdaptiveModel) -> Snapshot:
+    def take(self, model: Saved) -> Snapshot:
         now = datetime.now(UTC)
         name = f"{now.strftime(_WHEN)[:-3]}Z-{_steps(model)}"
         path = self._path(name)
@@ -124,7 +133,7 @@ class Store:
         assert taken is not None
         return taken
 
-    def restore(self, model: AdaptiveModel, name: str) -> None:
+    def restore(self, model: Saved, name: str) -> None:
         path = self._path(name)
         if not path.is_file():
             raise ServiceError(404, f"no snapshot is called {name}")
@@ -155,10 +164,10 @@ def _snapshot(path: Path) -> Snapshot | None:
         return None
 
 
-def _steps(model: AdaptiveModel) -> int:
-    """Updates made so far; methods without steps count batches."""
+def _steps(model: Saved) -> int:
+    """Updates made so far; methods without steps count batches, or prompts."""
     status = model.status()
-    return int(status.get("steps", status["batches"]))
+    return int(next(status[name] for name in ("steps", "batches", "prompts") if name in status))
 
 
 def _make(folder: Path) -> None:

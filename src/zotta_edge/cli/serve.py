@@ -11,11 +11,13 @@ from zotta_edge.runtime.service.config import PREFIX, Config, load
 
 if TYPE_CHECKING:
     from zotta_edge.runtime.adaptive import AdaptiveModel
+    from zotta_edge.runtime.generate.model import AdaptiveDecoder
 
 HELP = f"""Serve a model that adapts to the images of its requests
 
 Speaks the Open Inference Protocol (KServe v2), so existing clients work. There is a dashboard at /
-and Prometheus metrics at /metrics. Without --model it serves the embedded digits model.
+and Prometheus metrics at /metrics. Without --model it serves the embedded digits model. A decoder's
+file is served by /generate and /generate_stream.
 
   zotta-edge serve --model vit_int8.onnx --state states/
   curl --data-binary @photo.jpg http://127.0.0.1:8080/v2/models/vit_int8/classify
@@ -74,13 +76,29 @@ def _embedded() -> Path:
 
 def _model(
     path: Path, config: Config, settings: dict[str, Any], changes: list[str]
-) -> "AdaptiveModel":
+) -> "AdaptiveModel | AdaptiveDecoder":
     from zotta_edge.runtime.adaptive import AdaptiveModel
+    from zotta_edge.runtime.generate.model import AdaptiveDecoder
+    from zotta_edge.runtime.generate.settings import GenerationSettings
     from zotta_edge.runtime.settings import Settings
 
-    chosen = Settings().replace(settings).override(changes)
     method = "none" if config.adapt == "off" else config.method
+    if _is_decoder(path):
+        given = GenerationSettings().replace(settings).override(changes)
+        name = method or "none"
+        return AdaptiveDecoder.load(
+            path, given, name, provider=config.provider, threads=config.threads
+        )
+    chosen = Settings().replace(settings).override(changes)
     options = {} if method is None else {"method": method}
     return AdaptiveModel.load(
         path, chosen, provider=config.provider, threads=config.threads, **options
     )
+
+
+def _is_decoder(path: Path) -> bool:
+    from zotta_edge.decoder_format import KIND
+    from zotta_edge.sessions import open_session
+
+    metadata = open_session(path, optimize=False).get_modelmeta().custom_metadata_map
+    return bool(metadata.get("zotta.kind") == KIND)

@@ -1,0 +1,1 @@
+"""Answers that grow token by token, and take turns."""
