@@ -31,6 +31,18 @@ def digits(count: int) -> "NDArray[np.uint8]":
     return images
 
 
+def labels(count: int) -> "NDArray[np.int64]":
+    """What the first digits of the stream show.
+
+    >>> labels(3)
+    array([9, 6, 4])
+    """
+    import numpy as np
+
+    shown: NDArray[np.int64] = np.load(STREAM)["labels"][:count]
+    return shown
+
+
 def corrupted_stream(corruption: str = CORRUPTION, severity: int = SEVERITY) -> "Source":
     """The held-out digits at the models' size, 32x32, each corrupted anew; the same every time."""
     import numpy as np
