@@ -8,17 +8,12 @@ pass, and only one layer's features are ever held.
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from zotta_edge.errors import ZottaError
 from zotta_edge.format import IMAGE, Floats, Kind, ModelInfo
 from zotta_edge.sessions import open_session
 from zotta_edge.tensor_layouts import LAYOUTS
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
 
 GRID = 8  # a map larger than 8 x 8 is looked at on a regular grid of that size; tokens all count
 BATCH = 16  # images a forward pass
@@ -37,12 +32,12 @@ def by_layer(
     The list is reused for the next layer, so what is wanted from it must be taken at once. Under
     dynamic quantization the samples of a batch share their activation ranges.
     """
-    from zotta_edge.graph.subgraph import parse
+    from zotta_edge.graph.subgraph import between, parse
 
     model = parse(Path(path).read_bytes(), str(path))
     entry, current = IMAGE, list(batches)
     for layer in info.layers:
-        subgraph = _between(model, entry, layer.tensor)
+        subgraph = between(model, entry, layer.tensor)
         session = open_session(subgraph.SerializeToString(), threads=threads)
         inputs = [value.name for value in subgraph.graph.input]
         for index, images in enumerate(batches):
@@ -77,21 +72,3 @@ def _spread(size: int) -> list[int]:
     """All of range(size), or `GRID` of it at equal distances, half a step from either end."""
     count = min(size, GRID)
     return [int((index + 0.5) * size / count) for index in range(count)]
-
-
-def _between(model: "ModelProto", entry: str, tensor: str) -> "ModelProto":
-    """The nodes from `entry` to `tensor`; `image` is an input too where it is still needed."""
-    from onnx import TensorProto, helper
-
-    from zotta_edge.graph.nodes import made, read_by
-    from zotta_edge.graph.subgraph import build, live
-
-    nodes = live(model.graph.node, [tensor], {IMAGE, entry})
-    inputs = sorted({IMAGE, entry} & read_by(nodes))
-    if tensor not in made(nodes) or not inputs:
-        raise ZottaError(f"the graph has no tensor {tensor}: export it again")
-    declared = {
-        name: helper.make_tensor_value_info(name, TensorProto.FLOAT, None)
-        for name in {entry, tensor} - {IMAGE}
-    }
-    return build(model, nodes, inputs, [tensor], declared)

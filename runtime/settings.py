@@ -17,6 +17,7 @@ from zotta_edge.runtime.methods.foa.settings import FoaSettings
 from zotta_edge.runtime.methods.fozo import FozoSettings
 from zotta_edge.runtime.methods.lame import LameSettings
 from zotta_edge.runtime.methods.leantta import LeanTtaSettings
+from zotta_edge.runtime.methods.pea.method import PeaSettings
 from zotta_edge.runtime.methods.primed.settings import PrimedSettings
 from zotta_edge.runtime.methods.t3a import T3ASettings
 from zotta_edge.runtime.methods.unmix_tns.method import UnMixSettings
@@ -38,6 +39,7 @@ OF_METHOD: Mapping[str, type[MethodSettings]] = {
     "zoa": ZoaSettings,
     "fozo": FozoSettings,
     "eva0": Eva0Settings,
+    "pea": PeaSettings,
     "neo": MethodSettings,
     "none": MethodSettings,
 }
@@ -58,6 +60,7 @@ class Settings(
     ZoaSettings,
     FozoSettings,
     Eva0Settings,
+    PeaSettings,
 ):
     """All settings, by name; `zotta-edge adapt --list-settings` explains each.
 

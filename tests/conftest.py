@@ -1,5 +1,6 @@
 """Fixtures every test may use."""
 
+import shutil
 from pathlib import Path
 
 import onnx
@@ -33,6 +34,22 @@ def published_data() -> Path:
     if not SHARED.is_dir():
         pytest.skip("needs the published weights and images beside the checkout")
     return SHARED
+
+
+@pytest.fixture(scope="session")
+def token_statistics(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of the embedded digits model, for PEA."""
+    from zotta_edge.__main__ import main
+    from zotta_edge.models import embedded
+
+    folder = tmp_path_factory.mktemp("tokens")
+    clean = np.load(embedded.STREAM)["images"][:64].repeat(4, axis=1).repeat(4, axis=2)
+    np.save(folder / "clean.npy", clean)
+    shutil.copy(embedded.MODEL, folder / "digits.onnx")
+    asked = ["--layers", "1", "--token-statistics", str(folder / "tokens.npz")]
+    asked += ["--source", str(folder / "clean.npy")]
+    assert main(["calibrate", str(folder / "digits.onnx"), *asked]) == 0
+    return folder / "tokens.npz"
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from zotta_edge import AdaptiveModel
+from zotta_edge import AdaptiveModel, Settings
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import (
     FORMAT_VERSION,
@@ -80,21 +80,22 @@ def test_header_of_the_state_file(tmp_path: Path) -> None:
     assert f"format {states.FORMAT_VERSION}" in STATE.splitlines()[0]
 
 
-def adaptable() -> Iterator[str]:
+def adaptable(settings: Settings) -> Iterator[str]:
     """The methods that the embedded model can be adapted with."""
     for method in METHODS:
         try:
-            AdaptiveModel.load(embedded.MODEL, method=method)
+            AdaptiveModel.load(embedded.MODEL, settings, method=method)
         except ZottaError:
             continue
         yield method
 
 
-def test_fields_of_every_state() -> None:
+def test_fields_of_every_state(token_statistics: Path) -> None:
+    settings = Settings(pea_statistics=str(token_statistics))
     digits = np.load(embedded.STREAM)["images"][:16]
     shared = set(names(table(STATE, "| every method | meaning |")))
-    for method in adaptable():
-        model = AdaptiveModel.load(embedded.MODEL, method=method)
+    for method in adaptable(settings):
+        model = AdaptiveModel.load(embedded.MODEL, settings, method=method)
         model.predict(digits)
         held = {re.sub(r"tried\[\w+\]", "tried[{filter}]", name) for name in model.arrays()}
         heading = f"| {method} | meaning |"

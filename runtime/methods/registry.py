@@ -23,6 +23,7 @@ METHODS: Mapping[str, str] = {  # name -> module.class in this package
     "zoa": "zoa.method.Zoa",
     "fozo": "fozo.Fozo",
     "eva0": "eva0.Eva0",
+    "pea": "pea.method.Pea",
 }
 
 

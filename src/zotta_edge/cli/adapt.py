@@ -63,7 +63,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--method",
         metavar="NAME",
         help="primed (default where the file is primed), zotta (default elsewhere), none, or for "
-        "comparison lame, t3a, neo, foa, fozo, zoo, zoa, eva0, and for BatchNorm bn_adapt, "
+        "comparison lame, t3a, neo, foa, fozo, zoo, zoa, eva0, pea, and for BatchNorm bn_adapt, "
         "alpha_bn, leantta and unmix_tns",
     )
     group.add_argument(

@@ -59,6 +59,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also measure how the features respond to the affines, for --method primed; minutes",
     )
+    parser.add_argument(
+        "--token-statistics",
+        type=Path,
+        metavar="NPZ",
+        help="also write the covariance of every block's features here, for --method pea",
+    )
     parser.add_argument("--dry-run", action="store_true", help="show the table, write nothing")
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the purity curve")
     parser.add_argument("--json", action="store_true", help="print the result for machines")
@@ -107,6 +113,8 @@ def run(args: argparse.Namespace) -> int:
     )
     if not args.dry_run and args.model.is_file():
         check_writable(args.output or args.model)
+    if args.token_statistics:
+        check_writable(args.token_statistics)
     if args.plot:
         check_writable(args.plot)
         if choice.layers is not None or choice.rule != "purity":
@@ -120,11 +128,24 @@ def run(args: argparse.Namespace) -> int:
         print(f"note: {note}", file=sys.stderr)
     if has_batch_norms(args.model):
         print(f"note: {_BATCH_NORM}", file=sys.stderr)
+    if args.token_statistics and not args.dry_run:
+        _write_token_statistics(args, report.info)
     if args.plot:
         plot_purity(report.info, report.calibration, args.plot)
     written = None if args.dry_run else store(report, args.output)
     print(json.dumps(_machine(report, written), indent=2) if args.json else table(report, written))
     return 0
+
+
+def _write_token_statistics(args: argparse.Namespace, info: "ModelInfo") -> None:
+    from zotta_edge.calibration.samples import read_samples
+    from zotta_edge.calibration.tokens import write_token_statistics
+
+    samples = read_samples(
+        args.source, info.preprocessing, args.samples, args.seed, strict=args.strict
+    )
+    images = samples.prepared(info.preprocessing)
+    write_token_statistics(args.model, info, images, args.token_statistics, args.threads)
 
 
 def parse_layers(text: str | None) -> tuple[int, ...] | None:

@@ -7,9 +7,10 @@ from types import MappingProxyType
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from onnx import ModelProto, NodeProto, ValueInfoProto, helper
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 from zotta_edge.errors import ZottaError
+from zotta_edge.format import IMAGE
 from zotta_edge.graph.constants import Array
 from zotta_edge.graph.index import Graph
 from zotta_edge.graph.nodes import made, read_by, reads
@@ -97,6 +98,19 @@ def build(
         opset_imports=model.opset_import,
         functions=model.functions,
     )
+
+
+def between(model: ModelProto, entry: str, tensor: str) -> ModelProto:
+    """The nodes from `entry` to `tensor`; `image` is an input too where it is still needed."""
+    nodes = live(model.graph.node, [tensor], {IMAGE, entry})
+    inputs = sorted({IMAGE, entry} & read_by(nodes))
+    if tensor not in made(nodes) or not inputs:
+        raise ZottaError(f"the graph has no tensor {tensor}: export it again")
+    declared = {
+        name: helper.make_tensor_value_info(name, TensorProto.FLOAT, None)
+        for name in {entry, tensor} - {IMAGE}
+    }
+    return build(model, nodes, inputs, [tensor], declared)
 
 
 @dataclass(frozen=True, eq=False)

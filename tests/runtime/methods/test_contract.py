@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from zotta_edge import AdaptiveModel, Settings, ZottaError
 from zotta_edge.__main__ import main
+from zotta_edge.calibration.tokens import write_token_statistics
 from zotta_edge.errors import NotFiniteError
 from zotta_edge.export.pipeline import ExportOptions, export_model
 from zotta_edge.format import ModelInfo
@@ -53,6 +54,11 @@ def models(
     export_model(str(source), folder / "batch-norm.onnx", options)
     shutil.copy(embedded.MODEL, folder / "vit.onnx")
     shutil.copy(embedded.RESNET, folder / "resnet.onnx")
+    digits = np.stack([sample.image for sample in embedded.corrupted_stream()][:64])
+    for name in ("vit", "resnet"):
+        info = read_info(folder / f"{name}.onnx")
+        clean = as_batch(list(digits), info.preprocessing)
+        write_token_statistics(folder / f"{name}.onnx", info, clean, folder / f"{name}.npz")
     return {name: folder / f"{name}.onnx" for name in ("vit", "resnet", "batch-norm")}
 
 
@@ -81,7 +87,8 @@ class Case:
 
     def load(self) -> AdaptiveModel:
         # FOA's 28 passes a batch would be most of the time, and change nothing that is tested.
-        settings = Settings(always=True, pairs=1, learning_rate=1e-3, foa_candidates=5)
+        settings = Settings(always=True, pairs=1, learning_rate=1e-3, foa_candidates=5,
+                            pea_statistics=str(self.path.with_suffix(".npz")))  # fmt: skip
         return AdaptiveModel.load(self.path, settings, self.method, threads=1)
 
     def batches(self) -> list[Floats]:

@@ -10,13 +10,15 @@ import pytest
 import toy
 from numpy.typing import NDArray
 
-from zotta_edge import AdaptiveModel, Settings
+from zotta_edge import AdaptiveModel, Settings, ZottaError
 from zotta_edge.export.pipeline import ExportOptions, export_model
 from zotta_edge.graph.subgraph import build, live
 from zotta_edge.models import embedded
 from zotta_edge.runtime.io.preprocessing import as_batch
 from zotta_edge.runtime.methods.eva0 import scale_free_difference
 from zotta_edge.runtime.methods.fozo import Fozo
+from zotta_edge.runtime.methods.pea.statistics import Gaussian, coloured
+from zotta_edge.runtime.methods.pea.views import views
 from zotta_edge.runtime.watch.statistics import entropies
 from zotta_edge.sessions import open_session
 
@@ -243,3 +245,59 @@ def test_unmix_tns_starts_as_the_source(batch_norm: tuple[Path, Path]) -> None:
     assert np.abs(means.mean(axis=0)).max() < 0.3
     total = variances.mean(axis=0) + means.var(axis=0)
     assert total.mean() == pytest.approx(1, abs=0.05)
+
+
+# PEA
+
+
+def test_pea_gives_rows_the_sources_mean_and_covariance() -> None:
+    rng = np.random.default_rng(0)
+    mix, other = rng.standard_normal((2, 6, 6))
+    rows = (rng.standard_normal((4000, 6)) @ mix + 3).astype(np.float32)
+    source = Gaussian.of((rng.standard_normal((4000, 6)) @ other - 1).astype(np.float32))
+    stream = Gaussian.of(rows)
+    aligned = Gaussian.of(coloured(rows, stream, source, 1.0))
+    np.testing.assert_allclose(aligned.mean, source.mean, atol=1e-3)
+    np.testing.assert_allclose(aligned.covariance, source.covariance, rtol=1e-2, atol=1e-2)
+    half = coloured(rows, stream, source, 0.5)
+    np.testing.assert_allclose(half, (rows + coloured(rows, stream, source, 1.0)) / 2, atol=1e-3)
+    np.testing.assert_allclose(coloured(rows, stream, source, 0.0), rows, atol=1e-4)
+
+
+def test_pea_passes_twice_and_weighs_blocks_from_0_to_1(token_statistics: Path) -> None:
+    model = load(embedded.MODEL, "pea", pea_statistics=str(token_statistics))
+    images = as_batch(list(embedded.digits(32)), model.info.preprocessing)
+    model.predict_prepared(images)
+    assert model.passes / 32 == pytest.approx(2)
+    weights = model.status()["weights"]
+    assert len(weights) == len(model.info.layers) - 1  # not the norm before the classifier
+    assert (min(weights), max(weights)) == (0, 1)
+    three = load(embedded.MODEL, "pea", pea_statistics=str(token_statistics), pea_views=3)
+    three.predict_prepared(images)
+    assert three.passes / 32 == pytest.approx(6)
+
+
+def test_pea_block_by_block_is_the_model(token_statistics: Path) -> None:
+    model = load(embedded.MODEL, "pea", pea_statistics=str(token_statistics))
+    images = as_batch(list(embedded.digits(8)), model.info.preprocessing)
+    plain = load(embedded.MODEL, "none").predict_prepared(images).logits
+    blocks = method_of(model)._blocks
+    np.testing.assert_allclose(blocks(images, lambda _, rows: rows), plain, atol=1e-4)
+
+
+def test_pea_asks_for_its_statistics(tmp_path: Path) -> None:
+    np.savez(tmp_path / "other.npz", nothing=np.zeros(3))
+    with pytest.raises(ZottaError, match="holds no token statistics of this model"):
+        load(embedded.MODEL, "pea", pea_statistics=str(tmp_path / "other.npz"))
+
+
+def test_views_of_a_batch() -> None:
+    images = np.arange(2 * 3 * 20 * 20, dtype=np.float32).reshape(2, 3, 20, 20)
+    same, crop, mirror = views(images, 3, "NCHW")
+    np.testing.assert_array_equal(same, images)
+    np.testing.assert_array_equal(mirror, images[..., ::-1])
+    assert crop.shape == images.shape
+    np.testing.assert_allclose(crop[..., 0, 0], images[..., 1, 1], rtol=0.02)
+    np.testing.assert_allclose(crop.mean(), images.mean(), rtol=1e-3)
+    last = views(np.moveaxis(images, 1, 3), 2, "NHWC")[1]
+    np.testing.assert_allclose(np.moveaxis(last, 3, 1), crop, rtol=1e-5)

@@ -56,11 +56,14 @@ def test_readers_never_see_half_an_update(stream: Any, tmp_path: Path, method: s
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_can_be_served(stream: Any, method: str, tmp_path: Path) -> None:
+def test_every_method_can_be_served(
+    stream: Any, method: str, tmp_path: Path, token_statistics: Path
+) -> None:
     """Predict, look, snapshot, reset, restore; what is told is JSON."""
     batch = prepare(stream[0][:16], read_info(embedded.MODEL).preprocessing)
     try:
-        model = AdaptiveModel.load(embedded.MODEL, Settings(pairs=1), method, threads=1)
+        settings = Settings(pairs=1, pea_statistics=str(token_statistics))
+        model = AdaptiveModel.load(embedded.MODEL, settings, method, threads=1)
     except ZottaError as error:
         if "has no BatchNorm" not in str(error):
             raise

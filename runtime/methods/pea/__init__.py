@@ -1,0 +1,1 @@
+"""PEA: covariance alignment block by block."""
