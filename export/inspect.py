@@ -1,5 +1,6 @@
 """The contents of a model file as text and JSON; of other ONNX files, whether they can adapt."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import onnx
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.export.norms.expose import expose_norms
+from zotta_edge.export.preprocessing import told
 from zotta_edge.export.sources.classifier import Say, as_classifier
 from zotta_edge.export.sources.obstacles import UnsuitableError, one_line_errors
 from zotta_edge.export.sources.source import read_onnx
@@ -56,7 +58,9 @@ def summary(path: Path, info: ModelInfo) -> str:
         f"mean {_numbers(p.mean)}, std {_numbers(p.std)}"
         + (f", resize {p.resize}" if p.resize else "")
         + f", {p.interpolation}"
-        + (" (assumed: give --preprocessing at export)" if p.assumed else ""),
+        + (", BGR" if p.order == "BGR" else "")
+        + (" (assumed: give --preprocessing at export)" if p.assumed and not info.trial else ""),
+        *([told(info.trial)] if info.trial else []),
         f"recipe    {info.recipe.scheme}, for {info.recipe.target}; checked on "
         f"{info.recipe.machine}",
         f"layers    {len(info.layers)} with {len(info.norms)} "
@@ -117,6 +121,7 @@ def _describe_info(info: ModelInfo) -> dict[str, Any]:
         "precision": info.recipe.precision,
         "recipe": vars(info.recipe),
         "preprocessing": vars(info.preprocessing),
+        "trial": info.trial and asdict(info.trial),
         "classes": info.classes,
         "labels": list(info.labels),
         "checks": dict(info.checks),

@@ -2,9 +2,8 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import onnx
 from onnx import numpy_helper
@@ -21,8 +20,11 @@ from zotta_edge.export.check import (
     relative_time,
 )
 from zotta_edge.export.dead import without_dead
+from zotta_edge.export.images import sampled
 from zotta_edge.export.layers.group import add_features
 from zotta_edge.export.norms.expose import expose_norms
+from zotta_edge.export.preprocessing import found as found_by_trial
+from zotta_edge.export.preprocessing import stated
 from zotta_edge.export.quantize.found import found_precision, found_scheme
 from zotta_edge.export.quantize.fp8 import quantize_fp8
 from zotta_edge.export.quantize.int8 import quantize_int8
@@ -36,20 +38,18 @@ from zotta_edge.format import (
     Floats,
     Layer,
     ModelInfo,
+    Order,
     Precision,
     Preprocessing,
     Recipe,
+    Trial,
     to_metadata,
 )
-from zotta_edge.runtime.io.preprocessing import fit, prepare
-from zotta_edge.runtime.io.sources import open_source
+from zotta_edge.runtime.io.classes import Classes
+from zotta_edge.runtime.io.preprocessing import prepare
 from zotta_edge.sessions import open_session
 
 Say = Callable[[str], None]
-_IMAGES = 64  # of --data that a recipe and the checks may look at
-_IMAGENET = Preprocessing(
-    224, 224, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), resize=256, assumed=True
-)
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,10 @@ class ExportOptions:
     random_weights
         Seeded weights instead.
     data
-        Images for the checks, and for recipes that look at activations.
+        Images for the checks, for recipes that look at activations, and to find out how the source
+        wants its images where nobody says so.
+    image_labels
+        The classes of those images in a CSV; None: what lies with them.
     labels
         Names of the classes in order; empty if they have none.
     layers
@@ -76,8 +79,9 @@ class ExportOptions:
         Height and width of the input, where the source leaves them open.
     inputs
         Values of inputs besides the image; one number fills an input of any shape.
-    resize, interpolation, mean, std
-        How images are prepared; None: as the source says.
+    resize, interpolation, mean, std, order
+        How images are prepared; None: as the source says. Mean and std are red's, green's and
+        blue's, whatever the order "RGB" or "BGR" of the network's channels.
     """
 
     precision: Precision = "int8"
@@ -85,6 +89,7 @@ class ExportOptions:
     weights: Path | None = None
     random_weights: bool = False
     data: str | None = None
+    image_labels: Path | None = None
     labels: tuple[str, ...] = ()
     layers: str | None = None
     size: tuple[int, int] | None = None
@@ -93,6 +98,7 @@ class ExportOptions:
     interpolation: Literal["bicubic", "bilinear", "area"] | None = None
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    order: Order | None = None
 
 
 def export_model(
@@ -155,8 +161,13 @@ def _build(source: str, options: ExportOptions, say: Say) -> tuple[onnx.ModelPro
     say("exposing the norms")
     classifier = as_classifier(adaptable, options.size, say)
     layers = add_features(classifier, expose_norms(classifier, say, options.layers), options.layers)
+    names = _labels(options.labels, classifier.classes)
+    session = open_session(adaptable.SerializeToString())
+    preprocessing, trial, images = _prepared(
+        options, loaded.preprocessing, classifier, names, session, say
+    )
     info = ModelInfo(
-        preprocessing=_preprocessing(options, loaded.preprocessing, classifier, say),
+        preprocessing=preprocessing,
         layers=layers,
         recipe=Recipe(
             found_precision(adaptable.graph.node),
@@ -166,12 +177,11 @@ def _build(source: str, options: ExportOptions, say: Say) -> tuple[onnx.ModelPro
         ),
         affines=_affines(adaptable, layers),
         classes=classifier.classes,
-        labels=_labels(options.labels, classifier.classes),
+        labels=names,
+        trial=trial,
     )
-    images = _images(options.data, info.preprocessing)
     inputs = check_images(info.preprocessing, images)
     say("checking the adaptable graph against its source")
-    session = open_session(adaptable.SerializeToString())
     if dead := dead_affines(session, info, inputs):
         info = without_dead(classifier.graph, info, dead, say)
         session = open_session(adaptable.SerializeToString())
@@ -231,57 +241,24 @@ def write_model(model: onnx.ModelProto, info: ModelInfo, output: Path) -> None:
         temporary.write_bytes(content)
 
 
-def _preprocessing(
-    options: ExportOptions, known: Preprocessing | None, classifier: Classifier, say: Say
-) -> Preprocessing:
-    """From the flags, else from the source, else ImageNet's with a warning."""
-    height, width = classifier.height, classifier.width
-    base = known or replace(_IMAGENET, resize=round(min(height, width) * 256 / 224))
-    if height != width:  # a crop of the resized shorter side need not be that wide or high
-        base = replace(base, resize=None)
-    if options.mean and options.std:
-        base = replace(base, assumed=False)
-    if base.assumed:
-        if classifier.channels != 3:
-            raise ZottaError(
-                f"the source does not say how its {classifier.channels}-channel images are "
-                "normalised: give --mean and --std"
-            )
-        say(
-            "warning: the source does not say how its images are normalised; ImageNet's mean and "
-            "std are assumed: give --preprocessing or --mean and --std"
-        )
-    return replace(
-        base,
-        height=height,
-        width=width,
-        layout=classifier.layout,
-        mean=_each(options.mean or base.mean, classifier.channels, "--mean"),
-        std=_each(options.std or base.std, classifier.channels, "--std"),
-        resize=options.resize or base.resize,
-        interpolation=options.interpolation or base.interpolation,
-    )
-
-
-def _each(values: tuple[float, ...], channels: int, flag: str) -> tuple[float, ...]:
-    if len(values) == 1:
-        return values * channels
-    if len(values) != channels:
-        raise ZottaError(f"{flag} has {len(values)} values, the model reads {channels} channels")
-    return values
+def _prepared(
+    options: ExportOptions,
+    known: Preprocessing | None,
+    classifier: Classifier,
+    names: tuple[str, ...],
+    session: Any,
+    say: Say,
+) -> tuple[Preprocessing, Trial | None, Floats | None]:
+    """How images are prepared, how that was found out, and those of --data prepared so."""
+    keys = ("mean", "std", "order", "resize", "interpolation")
+    p = stated(known, classifier, **{key: getattr(options, key) for key in keys})
+    classes = Classes(classifier.classes, names)
+    data = sampled(options.data, options.image_labels, classes, p, say) if options.data else None
+    p, trial = found_by_trial(p, data, session, say) if p.assumed else (p, None)
+    return p, trial, prepare(data.images, p) if data else None
 
 
 def _labels(labels: tuple[str, ...], classes: int) -> tuple[str, ...]:
     if labels and len(labels) != classes:
-        raise ZottaError(f"--labels names {len(labels)} classes, the model has {classes}")
+        raise ZottaError(f"--classes names {len(labels)} classes, the model has {classes}")
     return labels
-
-
-def _images(data: str | None, preprocessing: Preprocessing) -> Floats | None:
-    if data is None:
-        return None
-    samples = islice(open_source(data), _IMAGES)
-    images = [fit(sample.image, preprocessing) for sample in samples]
-    if not images:
-        raise ZottaError(f"--data {data} holds no images that can be read")
-    return prepare(images, preprocessing)

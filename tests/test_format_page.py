@@ -20,6 +20,7 @@ from zotta_edge.format import (
     Preprocessing,
     Prime,
     Recipe,
+    Trial,
     to_metadata,
 )
 from zotta_edge.models import embedded
@@ -46,13 +47,14 @@ def names(rows: list[str]) -> list[str]:
 
 def test_keys_of_the_model_file() -> None:
     info = AdaptiveModel.load(embedded.MODEL).info
-    assert set(names(table(MODEL, "| key | meaning |"))) == set(to_metadata(info))
+    assert set(names(table(MODEL, "| key | meaning |"))) == {*to_metadata(info), "zotta.trial"}
     assert f"format {FORMAT_VERSION}" in MODEL.splitlines()[0]
 
 
 @pytest.mark.parametrize(
     ("key", "kind", "arrays"),
     [
+        ("trial", Trial, ()),
         ("preprocessing", Preprocessing, ()),
         ("layers", Layer, ()),
         ("recipe", Recipe, ()),

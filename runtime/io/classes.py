@@ -69,7 +69,7 @@ class Classes:
             return f"it knows 0 to {self.count - 1}; are these labels meant for another model?"
         if not self.names:
             return (
-                "its file has no class names (`zotta-edge export --labels FILE` stores them), so "
+                "its file has no class names (`zotta-edge export --classes FILE` stores them), so "
                 f"labels are numbers from 0 to {self.count - 1}"
             )
         close = get_close_matches(label, self.names, 1)

@@ -67,6 +67,18 @@ class ImageSet:
         """The same images with the labels of a file, which must list every one of them."""
         return replace(self, written=read_labels(path, self.names))
 
+    def spread(self, count: int) -> "ImageSet":
+        """At most `count` of them, evenly spaced: class folders lie one after another."""
+        if len(self) <= count:
+            return self
+        places = [len(self) * index // count for index in range(count)]
+        return replace(
+            self,
+            names=[self.names[place] for place in places],
+            read=lambda index: self.read(places[index]),
+            files=[self.files[place] for place in places] if self.files else (),
+        )
+
 
 def open_images(where: str | Path) -> ImageSet:
     """Find the images at `where`.

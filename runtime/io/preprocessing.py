@@ -244,7 +244,7 @@ def _banded(weights: Floats, image: NDArray[Any]) -> Floats:
 def _normalize(image: Image, p: Preprocessing, out: Floats) -> None:
     """(x / 255 - mean) / std of [H, W, C] into [C, H, W], an image at a time: it fits the cache."""
     mean, std = (np.array(values, np.float32)[:, None, None] for values in (p.mean, p.std))
-    out[...] = image.transpose(2, 0, 1)
+    out[...] = (image if p.order == "RGB" else image[..., ::-1]).transpose(2, 0, 1)
     out *= 1 / (255 * std)
     out -= mean / std
 

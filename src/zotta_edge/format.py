@@ -28,7 +28,9 @@ Floats = NDArray[np.float32]
 Precision = Literal["int4", "int8", "fp8", "fp32"]  # int4: only as found
 Interpolation = Literal["bicubic", "bilinear", "area"]
 Layout = Literal["NCHW", "NHWC"]
+Order = Literal["RGB", "BGR"]
 
+_CERTAIN = 0.8  # share of resampled images that must agree on a preprocessing
 _LARGEST = 10**6  # image side, number of classes or of calibration images
 
 
@@ -36,7 +38,8 @@ _LARGEST = 10**6  # image side, number of classes or of calibration images
 class Preprocessing:
     """From an RGB uint8 image to the network's input: resize, centre crop, (x / 255 - mean) / std.
 
-    An image that already has the input's size is neither resized nor cropped.
+    An image that already has the input's size is neither resized nor cropped. `mean` and `std` are
+    in the order of the network's channels.
     """
 
     height: int
@@ -46,7 +49,8 @@ class Preprocessing:
     resize: int | None = None  # shorter side before the crop; None: straight to height x width
     interpolation: Interpolation = "bilinear"
     layout: Layout = "NCHW"
-    assumed: bool = False  # nobody said so; ImageNet's values stand in
+    assumed: bool = False  # nobody said so, and no trial could tell
+    order: Order = "RGB"  # of the network's channels
 
     @property
     def channels(self) -> int:
@@ -141,6 +145,28 @@ class Prime:
 
 
 @dataclass(frozen=True)
+class Tried:
+    """What a network made of images that were prepared in one way."""
+
+    name: str  # "imagenet", "half BGR"
+    images: int
+    information: float  # of the answers about the images, in nats
+    accuracy: float | None  # where labels are known
+
+
+@dataclass(frozen=True)
+class Trial:
+    """How the preprocessing was found, where nobody gave it."""
+
+    tried: tuple[Tried, ...]  # the chosen one first
+    certainty: float  # share of resampled images on which the first is better than the second
+
+    @property
+    def certain(self) -> bool:
+        return self.certainty >= _CERTAIN
+
+
+@dataclass(frozen=True)
 class ModelInfo:
     """All that an adaptable model file says about itself."""
 
@@ -153,6 +179,7 @@ class ModelInfo:
     labels: tuple[str, ...] = ()
     calibration: Calibration | None = None
     prime: Prime | None = None
+    trial: Trial | None = None
 
     @property
     def norms(self) -> tuple[Norm, ...]:
@@ -172,7 +199,7 @@ def to_metadata(info: ModelInfo) -> dict[str, str]:
     flat = np.concatenate([np.ravel(info.affines[name]) for name in _affine_names(info.layers)])
     entries: dict[str, Any] = {
         "zotta.format": FORMAT_VERSION,
-        "zotta.preprocessing": asdict(info.preprocessing),
+        "zotta.preprocessing": _preprocessing(info.preprocessing),
         "zotta.layers": [_without_defaults(layer) for layer in info.layers],
         "zotta.recipe": asdict(info.recipe),
         "zotta.classes": info.classes,
@@ -181,6 +208,8 @@ def to_metadata(info: ModelInfo) -> dict[str, str]:
     }
     metadata = {key: json.dumps(value, separators=(",", ":")) for key, value in entries.items()}
     metadata["zotta.affines"] = _encode(flat)
+    if info.trial:
+        metadata["zotta.trial"] = json.dumps(asdict(info.trial), separators=(",", ":"))
     if info.calibration:
         metadata |= _calibration_to_metadata(info.calibration)
     if info.prime:
@@ -232,8 +261,9 @@ def _check(info: ModelInfo) -> None:
         raise ValueError(f"sizes {sizes}")
     if len(p.std) != len(p.mean) or not min(p.std) > 0:
         raise ValueError(f"a standard deviation of {p.std}")
-    if p.layout not in get_args(Layout) or p.interpolation not in get_args(Interpolation):
-        raise ValueError(f"layout {p.layout}, interpolation {p.interpolation}")
+    kinds = (p.layout, Layout), (p.interpolation, Interpolation), (p.order, Order)
+    if any(value not in get_args(known) for value, known in kinds):
+        raise ValueError(f"layout {p.layout}, interpolation {p.interpolation}, order {p.order}")
     if len(info.labels) not in (0, info.classes) or not all(
         type(label) is str for label in info.labels
     ):
@@ -265,7 +295,20 @@ def _parse(metadata: Mapping[str, str]) -> ModelInfo:
         labels=tuple(entry("labels")),
         calibration=_calibration(metadata, layers) if "zotta.embedding" in metadata else None,
         prime=_prime(metadata, layers) if "zotta.prime" in metadata else None,
+        trial=_trial(entry("trial")) if "zotta.trial" in metadata else None,
     )
+
+
+def _preprocessing(p: Preprocessing) -> dict[str, Any]:
+    """Earlier versions know no `order`: a file that does not need it stays readable to them."""
+    item = asdict(p)
+    if p.order == "RGB":
+        del item["order"]
+    return item
+
+
+def _trial(item: dict[str, Any]) -> Trial:
+    return Trial(tuple(Tried(**each) for each in item["tried"]), float(item["certainty"]))
 
 
 def _without_defaults(layer: Layer) -> dict[str, Any]:
