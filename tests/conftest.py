@@ -39,6 +39,8 @@ def published_data() -> Path:
 @pytest.fixture(scope="session")
 def token_statistics(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of the embedded digits model, for PEA."""
+    import numpy as np
+
     from zotta_edge.__main__ import main
     from zotta_edge.models import embedded
 
