@@ -1,6 +1,7 @@
 """Limits of a request: its size after decompression, its images' shapes, and how many at once."""
 
 import asyncio
+import time
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -18,6 +19,7 @@ _SECONDS = 30.0  # in which a body must have arrived
 _STALL = 5.0  # seconds without a byte of it
 _FREE = 2**20  # bytes of a body that count for nothing: as many as most photographs have
 _BODIES = 8  # of the largest kind, that may be on their way together
+_YOUNG = 2.0  # seconds in which no body makes room for others
 _LONGEST = 8  # ratio of an image's sides, at most: resizing costs that much more
 _PIXELS = 8  # in all, for each byte of the largest body; photographs have at most one a bit
 _WINDOW_BITS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
@@ -40,29 +42,54 @@ class Slots:
             self._free += 1
 
 
+class Body:
+    """One on its way: what it holds of the memory they share, and how to stop it."""
+
+    def __init__(self, arriving: "Arriving") -> None:
+        self._arriving = arriving
+        self.held, self.since = 0, time.monotonic()
+        self.stop: Callable[[], None] = lambda: None
+
+    def grow(self, size: int) -> None:
+        """Tell its size so far."""
+        self.held += self._arriving.lend(max(0, size - _FREE) - self.held)
+
+
 class Arriving:
-    """Bodies on their way hold memory and no place; the large ones share a bounded amount of it."""
+    """Bodies on their way hold memory and no place; the large ones share a bounded amount of it.
+
+    Where that is used up, the one that has been on its way for longest makes room, unless it came
+    a moment ago: eight uploads that never end would keep all large ones out otherwise.
+    """
 
     def __init__(self, limit: int) -> None:
         self._left = _BODIES * limit
+        self._bodies: set[Body] = set()
 
     @contextmanager
-    def body(self) -> Iterator[Callable[[int], None]]:
-        """For one body; what is yielded is told its size as it grows."""
-        held = 0
-
-        def grow(size: int) -> None:
-            nonlocal held
-            more = max(0, size - _FREE) - held
-            if more > self._left:
-                raise busy("too many large requests at once: try again in a second")
-            self._left -= more
-            held += more
-
+    def body(self) -> Iterator[Body]:
+        one = Body(self)
+        self._bodies.add(one)
         try:
-            yield grow
+            yield one
         finally:
-            self._left += held
+            self._bodies.discard(one)
+            self._left += one.held
+
+    def lend(self, more: int) -> int:
+        while more > self._left:
+            self._make_room()
+        self._left -= more
+        return more
+
+    def _make_room(self) -> None:
+        large = [body for body in self._bodies if body.held]
+        oldest = min(large, key=lambda body: body.since, default=None)
+        if oldest is None or time.monotonic() - oldest.since < _YOUNG:
+            raise busy("too many large requests at once: try again in a second")
+        self._bodies.discard(oldest)
+        self._left, oldest.held = self._left + oldest.held, 0
+        oldest.stop()
 
 
 class Intake:
@@ -76,8 +103,8 @@ class Intake:
         """Before a place is taken: a client that sends slowly keeps nobody from it."""
         headers = request.headers
         encoding, declared = headers.get("content-encoding"), headers.get("content-length")
-        with self._arriving.body() as grow:
-            return await read_body(request.stream(), declared, encoding, self.limit, grow)
+        with self._arriving.body() as arriving:
+            return await read_body(request.stream(), declared, encoding, self.limit, arriving)
 
     def place(self) -> AbstractContextManager[None]:
         return self._slots.taken()
@@ -88,7 +115,7 @@ async def read_body(
     declared: str | None,
     encoding: str | None,
     limit: int,
-    grow: Callable[[int], None],
+    arriving: Body,
 ) -> bytes:
     """The whole body, decompressed; refused as soon as it is known to be too large or too slow."""
     if declared is not None and declared.isdecimal() and int(declared[:20]) > limit:
@@ -96,19 +123,22 @@ async def read_body(
     unpack = _unpacker(encoding)
     body = bytearray()
     try:
-        end = asyncio.get_running_loop().time() + _SECONDS
+        loop = asyncio.get_running_loop()
+        end = loop.time() + _SECONDS
         async with asyncio.timeout(_STALL) as patience:
+            arriving.stop = lambda: patience.reschedule(loop.time())
             async for chunk in chunks:
                 body += unpack(chunk, limit + 1 - len(body))
-                grow(len(body))
+                arriving.grow(len(body))
                 if len(body) > limit:
                     raise _too_large(limit)
-                patience.reschedule(min(end, asyncio.get_running_loop().time() + _STALL))
+                patience.reschedule(min(end, loop.time() + _STALL))
             body += unpack(b"", limit + 1 - len(body))
     except TimeoutError:
         raise ServiceError(
             408,
-            f"the body did not arrive within {_SECONDS:.0f} seconds, or stopped for {_STALL:.0f}",
+            f"the body did not arrive within {_SECONDS:.0f} seconds, stopped for {_STALL:.0f}, or "
+            "took long while others waited",
             {"Connection": "close"},
         ) from None
     except zlib.error:

@@ -25,7 +25,7 @@ from zotta_edge.runtime.service.config import Config
 from zotta_edge.runtime.service.http import limits
 from zotta_edge.runtime.service.http.access import Access
 from zotta_edge.runtime.service.http.errors import ServiceError
-from zotta_edge.runtime.service.http.limits import Arriving, read_body
+from zotta_edge.runtime.service.http.limits import Arriving, Body, read_body
 
 TOKEN = "0123456789abcdef"
 
@@ -148,7 +148,7 @@ def test_what_follows_a_compressed_body_is_not_kept(pack: Any) -> None:
             yield bytes(1000)
 
     with pytest.raises(ServiceError, match=f"not valid {encoding}"):
-        asyncio.run(read_body(chunks(), None, encoding, 10**6, lambda size: None))
+        asyncio.run(read_body(chunks(), None, encoding, 10**6, Body(Arriving(10**6))))
     assert sent == 1
 
 
@@ -232,16 +232,46 @@ def test_large_bodies_under_way_share_a_bounded_memory() -> None:
     arriving = Arriving(4 * 2**20)
     with ExitStack() as stack:
         growing = [stack.enter_context(arriving.body()) for _ in range(20)]
-        for grow in growing:
-            grow(2**20)
-        for grow in growing[:10]:
-            grow(4 * 2**20)
-        growing[10](3 * 2**20)
+        for body in growing:
+            body.grow(2**20)
+        for body in growing[:10]:
+            body.grow(4 * 2**20)
+        growing[10].grow(3 * 2**20)
         with pytest.raises(ServiceError, match="too many large requests") as refused:
-            growing[11](2 * 2**20)
+            growing[11].grow(2 * 2**20)
         assert refused.value.status == 503
-    with arriving.body() as grow:
-        grow(4 * 2**20)
+    with arriving.body() as body:
+        body.grow(4 * 2**20)
+
+
+def test_the_oldest_large_body_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight that never end kept every other large one out for 30 seconds."""
+    monkeypatch.setattr(limits, "_YOUNG", 0.0)
+    arriving, stopped = Arriving(2 * 2**20), list[int]()
+    with ExitStack() as stack:
+        bodies = [stack.enter_context(arriving.body()) for _ in range(20)]
+        for number, body in enumerate(bodies):
+            body.stop = partial(stopped.append, number)
+            body.grow(2 * 2**20)
+        assert stopped == [0, 1, 2, 3]
+        bodies[-1].grow(2 * 2**20)
+    assert len(stopped) == 4
+    with arriving.body() as body:
+        body.grow(2 * 2**20)
+
+
+def test_a_large_body_gets_through_stalled_ones() -> None:
+    """Twenty uploads of almost full size that stop at their end, and one that does not."""
+    images = np.zeros((3000, 32, 32, 1), np.uint8)
+    body, headers = served.infer_body(images)
+    with served.serving("--max-body", "3") as server:
+        stalled = [half_sent(server.port, body, headers) for _ in range(20)]
+        started = time.monotonic()
+        ask = partial(server.request, "POST", INFER, body, headers)
+        served.until(ask, lambda reply: reply.status == 200)
+        assert time.monotonic() - started < 20
+        for one in stalled:
+            one.close()
 
 
 def test_a_body_must_keep_coming(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,9 +285,9 @@ def test_a_body_must_keep_coming(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for pause, count in ((0.4, 1), (0.05, 1000)):
         with pytest.raises(ServiceError, match="did not arrive") as refused:
-            asyncio.run(read_body(chunks(pause, count), None, None, 10**6, lambda size: None))
+            asyncio.run(read_body(chunks(pause, count), None, None, 10**6, Body(Arriving(10**6))))
         assert refused.value.status == 408
-    assert asyncio.run(read_body(chunks(0, 9), None, None, 10, lambda size: None)) == b"x" * 9
+    assert asyncio.run(read_body(chunks(0, 9), None, None, 10, Body(Arriving(10**6)))) == b"x" * 9
 
 
 def half_sent(port: int, body: bytes, headers: dict[str, str]) -> socket.socket:
