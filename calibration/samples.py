@@ -52,7 +52,7 @@ def read_samples(
     A CSV is taken in its own order, from the top; anything else is drawn at random. An image that
     cannot be read is skipped for another one; with `strict` it is an error.
     """
-    available = _available(where, p)
+    available = images_of(where, p)
     drawn = np.random.default_rng(seed).permutation(len(available))
     order = range(len(available)) if _is_csv(where) else drawn.tolist()
     skipped: list[str] = []
@@ -115,7 +115,7 @@ def check_drifted(source: Samples, drifted: Samples, where: Source) -> None:
         )
 
 
-def _available(where: Source, p: Preprocessing) -> ImageSet:
+def images_of(where: Source, p: Preprocessing) -> ImageSet:
     if not isinstance(where, str | Path):
         return ImageSet(_name(where), [str(i) for i in range(len(where))], where.__getitem__)
     images = open_images(where)

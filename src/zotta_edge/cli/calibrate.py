@@ -11,6 +11,7 @@ from zotta_edge.files import check_writable
 
 if TYPE_CHECKING:
     from zotta_edge.calibration.calibrate import Report
+    from zotta_edge.calibration.samples import Source
     from zotta_edge.format import ModelInfo
 
 HELP = """Measure the source domain, choose the layers to adapt, and store both in the file
@@ -36,6 +37,12 @@ is interrupted, the same command continues where it stopped. A dry run does not 
   zotta-edge calibrate vit_int8.onnx --source photos/
   zotta-edge calibrate vit_int8.onnx --source photos/ --ood rainy/ --plot purity.png
   zotta-edge calibrate vit_int8.onnx --source photos/ --layers 3-5 --prime
+
+--stream takes drifted images from the start of a stream, in its order: those that the model is less
+sure of than of three quarters of the source's. Without --source, images that it is sure of stand in
+for the source; they are the easy ones, so give a source where there is any. It runs on the device.
+
+  zotta-edge calibrate vit_int8.onnx --stream camera/ --source photos/ --samples 64
 """
 _BATCH_NORM = (
     "this is a BatchNorm network: `--method bn_adapt`, which takes the statistics of its norms "
@@ -47,9 +54,14 @@ RULES = ("purity", "all", "parameters", "gradient", "influence")
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", type=Path, metavar="MODEL", help="made by zotta-edge export")
     parser.add_argument(
-        "--source", required=True, metavar="DIR", help="images of the source domain"
+        "--source",
+        metavar="DIR",
+        help="images of the source domain; needed unless --stream is given",
     )
     parser.add_argument("--ood", metavar="DIR", help="drifted images; default: speckle noise")
+    parser.add_argument(
+        "--stream", metavar="DIR", help="find drifted images at the start of this stream"
+    )
     parser.add_argument(
         "--samples", type=int, default=256, metavar="N", help="images of each (default: 256)"
     )
@@ -121,15 +133,16 @@ def run(args: argparse.Namespace) -> int:
             raise ZottaError("--plot draws purity: leave --layers and --rule out")
         require_matplotlib(args.plot)
     settings = Settings(choice, args.samples, args.seed, args.strict, args.threads)
-    report = calibrate(args.model, args.source, args.ood, settings)
+    source, ood = _images(args)
+    report = calibrate(args.model, source, ood, settings)
     if args.prime and not args.dry_run:
-        report = prime(report, args.source, settings)
+        report = prime(report, source, settings)
     for note in report.notes:
         print(f"note: {note}", file=sys.stderr)
     if has_batch_norms(args.model):
         print(f"note: {_BATCH_NORM}", file=sys.stderr)
     if args.token_statistics and not args.dry_run:
-        _write_token_statistics(args, report.info)
+        _write_token_statistics(args, source, report.info)
     if args.plot:
         plot_purity(report.info, report.calibration, args.plot)
     written = None if args.dry_run else store(report, args.output)
@@ -137,13 +150,37 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _write_token_statistics(args: argparse.Namespace, info: "ModelInfo") -> None:
+def _images(args: argparse.Namespace) -> tuple["Source", "Source | None"]:
+    """Those of the source, and drifted ones: as given, or from the start of a stream."""
+    if args.stream is None:
+        if args.source is None:
+            raise ZottaError("give --source, images of the source domain, or --stream")
+        return args.source, args.ood
+    if args.ood is not None:
+        raise ZottaError("--stream and --ood both name drifted images: give one of them")
+    from zotta_edge.calibration.samples import read_samples
+    from zotta_edge.calibration.stream import gather
+    from zotta_edge.runtime.engine.model_info import read_info
+
+    info = read_info(args.model)
+    known = args.source and read_samples(
+        args.source, info.preprocessing, args.samples, args.seed, strict=args.strict
+    )
+    found = gather(args.model, info, args.stream, args.samples, known or None, args.threads)
+    print(f"note: {len(found.drifted)} drifted images among the first {found.looked_at} of "
+          f"{args.stream}", file=sys.stderr)  # fmt: skip
+    if found.source is None:
+        return args.source, found.drifted.images
+    print(f"note: {len(found.source)} images that the model is sure of stand in for the source",
+          file=sys.stderr)  # fmt: skip
+    return found.source.images, found.drifted.images
+
+
+def _write_token_statistics(args: argparse.Namespace, source: "Source", info: "ModelInfo") -> None:
     from zotta_edge.calibration.samples import read_samples
     from zotta_edge.calibration.tokens import write_token_statistics
 
-    samples = read_samples(
-        args.source, info.preprocessing, args.samples, args.seed, strict=args.strict
-    )
+    samples = read_samples(source, info.preprocessing, args.samples, args.seed, strict=args.strict)
     images = samples.prepared(info.preprocessing)
     write_token_statistics(args.model, info, images, args.token_statistics, args.threads)
 
