@@ -62,3 +62,14 @@ class Decoder:
     weights: Weights
     prompting: Prompting = field(default_factory=Prompting)
     tokenizer: str | None = None  # the text of a tokenizer.json
+
+
+def halves(weight: Floats, heads: int) -> Floats:
+    """Rows of a projection whose rotary pairs are neighbours, as pairs of halves of a head.
+
+    >>> halves(np.arange(4, dtype=np.float32)[:, None], heads=1).ravel()
+    array([0., 2., 1., 3.], dtype=float32)
+    """
+    rows, width = weight.shape
+    pairs = weight.reshape(heads, rows // heads // 2, 2, width)
+    return np.ascontiguousarray(pairs.swapaxes(1, 2).reshape(rows, width))

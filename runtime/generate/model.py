@@ -10,11 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zotta_edge.decoder_format import IMAGE_PLACE, PROMPT_PLACE, DecoderInfo
-from zotta_edge.errors import ZottaError
-from zotta_edge.runtime.events import Events
+from zotta_edge.errors import NotFiniteError, ZottaError
+from zotta_edge.runtime.events import Discarded, Events
 from zotta_edge.runtime.generate.engine import DecoderEngine
 from zotta_edge.runtime.generate.eyes import Eyes
 from zotta_edge.runtime.generate.generation import Completion, Step, complete, steps
+from zotta_edge.runtime.generate.guard import (
+    AnswerReplaced,
+    AnswerWatch,
+    DecoderForgot,
+    fault,
+    loops,
+)
 from zotta_edge.runtime.generate.methods.contract import Move
 from zotta_edge.runtime.generate.methods.registry import find
 from zotta_edge.runtime.generate.prompts import Batch, Prompt, check_prompt
@@ -84,7 +91,8 @@ class AdaptiveDecoder:
         self.engine, self.settings, self.method = engine, settings or GenerationSettings(), method
         self.events = Events()
         self._tokenizer, self._eyes = tokenizer, eyes
-        self._method = find(method)(engine, self.settings)
+        self._method = find(method)(engine, self.settings, self.events)
+        self._watch = AnswerWatch()
         self._turn = threading.RLock()
         self._counts = dict.fromkeys(("prompts", "resets"), 0)
         self.reset()
@@ -147,17 +155,25 @@ class AdaptiveDecoder:
         """`answer` for prompts of token ids."""
         batch = self.batch(prompts)
         with self._turn:
-            move = (
-                self._method.prepare(batch, self._limit(batch)) if adapt else self._method.current()
-            )
-            answers = complete(self._steps(batch, move), len(batch), self.info.prompting.stop)
+            move = self._move(batch, adapt)
+            answers = list(move.answers) or self._written(batch, move)
+            if self.settings.guard and not move.is_source:
+                answers = [
+                    self._better(prompt, answer)
+                    for prompt, answer in zip(prompts, answers, strict=True)
+                ]
             if adapt:
-                self._method.learn(batch, answers)
-            self._counts["prompts"] += len(batch)
+                self._learn(batch, answers)
         return answers
 
+    def move(self, prompts: Sequence[Prompt]) -> Move:
+        """Learn from prompts without answering them; with what they would be answered."""
+        batch = self.batch(prompts)
+        with self._turn:
+            return self._move(batch, True)
+
     def stream(self, question: Question, adapt: bool = True) -> Iterator[str]:
-        """The pieces of one answer's text as they come."""
+        """The pieces of one answer's text as they come; one that goes in circles ends early."""
         yield from self.stream_tokens(self.prompt(question), adapt)
 
     def stream_tokens(
@@ -166,16 +182,55 @@ class AdaptiveDecoder:
         """`stream` for a prompt of token ids; `settings` are for this answer alone."""
         batch, text, made = self.batch([prompt]), Stream(self.tokenizer), list[Step]()
         with self._turn:
-            limit = self._limit(batch, settings)
-            move = self._method.prepare(batch, limit) if adapt else self._method.current()
+            move = self._move(batch, adapt, settings)
+            if move.answers:
+                yield self.tokenizer.decode(move.answers[0].tokens)
+                self._learn(batch, move.answers)
+                return
             for step in self._steps(batch, move, settings):
                 made.append(step)
                 token = int(step.tokens[0])
                 if token not in self.info.prompting.stop and (new := text.push(token)):
                     yield new
+                if not move.is_source and loops([int(each.tokens[0]) for each in made]):
+                    break
             if adapt:
-                self._method.learn(batch, complete(iter(made), 1, self.info.prompting.stop))
-            self._counts["prompts"] += 1
+                self._learn(batch, complete(iter(made), 1, self.info.prompting.stop))
+
+    def _move(self, batch: Batch, adapt: bool, settings: GenerationSettings | None = None) -> Move:
+        """How to answer; a prompt that gives no numbers to learn from is answered as it is."""
+        self._counts["prompts"] += len(batch)
+        if not adapt:
+            return self._method.current()
+        try:
+            return self._method.prepare(batch, self._limit(batch, settings))
+        except NotFiniteError as error:
+            self.events.report(Discarded(str(error)))
+            self._method.reset()
+            return Move()
+
+    def _written(self, batch: Batch, move: Move) -> list[Completion]:
+        return complete(self._steps(batch, move), len(batch), self.info.prompting.stop)
+
+    def _better(self, prompt: Prompt, answer: Completion) -> Completion:
+        """The answer, or the source's where the answer has a fault that the source's has not."""
+        wrong = fault(answer)
+        if not wrong:
+            return answer
+        (plain,) = self._written(self.batch([prompt]), Move())
+        if fault(plain):
+            return answer
+        self.events.report(AnswerReplaced(f"the adapted answer was {wrong}"))
+        return plain
+
+    def _learn(self, batch: Batch, answers: Sequence[Completion]) -> None:
+        self._method.learn(batch, answers)
+        if not self.settings.guard:
+            return
+        for why in filter(None, [self._watch.observe(answer) for answer in answers]):
+            self.events.report(DecoderForgot(why))
+            self._method.reset()
+            self._watch.reset()
 
     def batch(self, prompts: Sequence[Prompt]) -> Batch:
         """Prompts as the graph takes them, checked."""
@@ -190,6 +245,7 @@ class AdaptiveDecoder:
         """Go back to the source, as if newly loaded; only the counts stay."""
         with self._turn:
             self._method.reset()
+            self._watch.reset()
             self._rng = np.random.default_rng(self.settings.seed)
             self._counts["resets"] += 1
 
@@ -203,6 +259,7 @@ class AdaptiveDecoder:
         with self._turn:
             arrays = file.load(path, self._new, self.engine.fingerprint, self.method)
             self._method.restore(fields.section(arrays, "method"))
+            self._watch.restore(fields.section(arrays, "watch"))
             self._rng = fields.rng_from_array(arrays["rng"])
             self._counts = {name: int(arrays[name][0]) for name in self._counts}
 
@@ -233,4 +290,4 @@ class AdaptiveDecoder:
     def _state(self) -> dict[str, NDArray[Any]]:
         counts = {name: np.array([count]) for name, count in self._counts.items()}
         rng = {"rng": fields.rng_to_array(self._rng)}
-        return counts | rng | fields.joined({"method": self._method.state()})
+        return counts | rng | fields.states_of({"method": self._method, "watch": self._watch})

@@ -34,6 +34,7 @@ class Batch:
     mask: Ints  # [batch, sequence]
     positions: Ints  # [batch, sequence], or [3, batch, sequence]
     image_rows: Floats | None = None
+    image_ends: tuple[int, ...] = ()  # how many rows belong to the prompts up to each
 
     @classmethod
     def of(
@@ -54,7 +55,14 @@ class Batch:
             positions[:, row, start:] = token_positions(prompt.ids, seen)
         rows = [prompt.image_rows for prompt in prompts if prompt.image_rows is not None]
         joined = np.concatenate(rows) if rows else None
-        return cls(ids, mask, positions if axes == 3 else positions[0], joined)
+        counts = [0 if each.image_rows is None else len(each.image_rows) for each in prompts]
+        ends = tuple(int(end) for end in np.cumsum(counts))
+        return cls(ids, mask, positions if axes == 3 else positions[0], joined, ends)
+
+    def image_rows_of(self, row: int) -> Floats | None:
+        """The rows of one prompt's images."""
+        start, end = ((0, *self.image_ends)[row : row + 2]) if self.image_ends else (0, 0)
+        return None if self.image_rows is None or start == end else self.image_rows[start:end]
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -4,12 +4,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from zotta_edge.options import option
+from zotta_edge.runtime.generate.methods.slot import SlotSettings
+from zotta_edge.runtime.generate.methods.zotta import ZeroSettings
 from zotta_edge.runtime.generate.sampling import SamplingSettings
 
 
 @dataclass(frozen=True)
-class GenerationSettings(SamplingSettings):
-    """What a prompt is answered with.
+class GenerationSettings(SamplingSettings, ZeroSettings, SlotSettings):
+    """What a prompt is answered with, and what methods learn by.
 
     >>> GenerationSettings().override(["max_tokens=8", "temperature=0.7"]).max_tokens
     8

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from zotta_edge.format import Floats
+from zotta_edge.runtime.events import Events
 from zotta_edge.runtime.generate.engine import DecoderEngine, Pass, Scales
 from zotta_edge.runtime.generate.generation import Completion
 from zotta_edge.runtime.generate.prompts import Batch
@@ -19,7 +20,7 @@ class Move:
     scales: Scales | None = None  # of the norms
     shift: Floats | None = None  # of the last hidden state, [batch or 1, 1, hidden]
     started: Pass | None = None  # the pass over the prompts, where the method made it already
-    draft: tuple[Completion, ...] = ()  # what the prompts gave before the move
+    answers: tuple[Completion, ...] = ()  # what the prompts give, where the method knows already
 
     @property
     def is_source(self) -> bool:
@@ -29,7 +30,7 @@ class Move:
 class Method(Protocol):
     """One stream's adaptation."""
 
-    def __init__(self, engine: DecoderEngine, settings: Any) -> None: ...
+    def __init__(self, engine: DecoderEngine, settings: Any, events: Events) -> None: ...
 
     def prepare(self, batch: Batch, limit: int) -> Move:
         """Learn from prompts what is due before they are answered; how to answer them."""

@@ -8,6 +8,9 @@ from zotta_edge.runtime.generate.methods.contract import Method
 
 METHODS: Mapping[str, str] = {  # name -> module.class in this package
     "none": "none.Plain",
+    "zotta": "zotta.TokenEntropy",
+    "perplexity": "zotta.InputPerplexity",
+    "slot": "slot.Slot",
 }
 
 
