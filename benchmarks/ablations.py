@@ -22,7 +22,7 @@ from zotta_edge.bench.run.conditions import Model, Request
 from zotta_edge.bench.run.variants import Variant, parse_variants
 from zotta_edge.bench.session import Execution, bench
 from zotta_edge.calibration.calibrate import Settings, calibrate, store
-from zotta_edge.calibration.selection import Choice
+from zotta_edge.calibration.selection import Choice, Rule
 from zotta_edge.corruptions import CORRUPTIONS
 from zotta_edge.errors import ZottaError
 from zotta_edge.export.quantize.target import describe_machine
@@ -32,8 +32,11 @@ from zotta_edge.runtime.io.classes import Classes
 PAIRS = (1, 2, 5, 14)
 ALIGNMENT = (0.1, 0.2, 0.4, 0.5, 1, 2, 5)  # lambda2
 SAMPLES = (8, 16, 32, 64, 128, 256)
-BATCHES = (1, 4, 16, 64)
+BATCHES = (1, 2, 4, 16, 64)
+QUEUES = (1, 4, 5)  # samples behind the statistics; 5 are four past ones and the newest
 TOGETHER = 3  # consecutive layers that adapt
+SETS = (1, 2, 4, 5)  # other numbers of them
+RULES: tuple[Rule, ...] = ("purity", "parameters", "gradient", "influence")  # DRLS, CMP2 to CMP4
 
 
 @dataclass(frozen=True)
@@ -56,11 +59,16 @@ def studies(request: Request, args: argparse.Namespace) -> Iterator[Study]:
     weights = {f"lambda2_{value:g}": f"{method};alignment_weight={value}" for value in ALIGNMENT}
     yield Study("lambda2", varied(request, args, weights))
     yield Study("layers", varied(request, args, _layer_choices(request.models[0], method)))
+    yield Study("sets", varied(request, args, _layer_sets(request.models[0], method)))
+    queues = {f"queue_{size}": f"{method};queue={size}" for size in QUEUES}
+    small = replace(varied(request, args, queues), batches=(1, 2))
+    yield Study("queue", small, shows="batch_size")
     usual = varied(request, args, {method: method})
     yield Study("batch", replace(usual, batches=BATCHES), shows="batch_size")
     if args.source:
         models = tuple(recalibrated(request.models[0], args, count) for count in SAMPLES)
         yield Study("samples", replace(usual, models=models), shows="model")
+        yield Study("rules", varied(request, args, _rules(request.models[0], args)))
 
 
 def varied(request: Request, args: argparse.Namespace, variants: dict[str, str]) -> Request:
@@ -76,6 +84,24 @@ def _layer_choices(model: Model, method: str) -> dict[str, str]:
     choices = {f"layers_{w[0]}-{w[-1]}": f"{method};layers={list(w)}" for w in windows}
     every = f"{method};layers={list(range(count))}"
     return {"calibrated": method, **choices, "all": every}
+
+
+def _layer_sets(model: Model, method: str) -> dict[str, str]:
+    """Every run of one, two, four and five layers, where there are as many."""
+    count = len(model.info.layers)
+    windows = [range(first, first + size) for size in SETS for first in range(count - size + 1)]
+    return {f"layers_{'+'.join(map(str, w))}": f"{method};layers={list(w)}" for w in windows}
+
+
+def _rules(model: Model, args: argparse.Namespace) -> dict[str, str]:
+    """What DRLS and the rules it is compared with choose from the same images."""
+    chosen = {
+        rule: calibrate(model.path, args.source, settings=Settings(Choice(rule=rule))).info.chosen
+        for rule in RULES
+    }
+    for rule, layers in chosen.items():
+        print(f"{rule}: layers {list(layers)}", file=sys.stderr)
+    return {rule: f"{args.method};layers={list(layers)}" for rule, layers in chosen.items()}
 
 
 def recalibrated(model: Model, args: argparse.Namespace, count: int) -> Model:

@@ -20,14 +20,36 @@ OURS = ["--methods", "none,primed"]
 TWICE = ["--variant", "primed-2x=primed;budget=2.1"]
 UNFILTERED = ["--variant", "unfiltered=primed;filters=false"]
 PAPER = ["--variant", "zotta=zotta;always=true"]  # k = 5, every batch
+PAIRS = [
+    part for k in (1, 2, 5, 14) for part in ("--variant", f"zotta-k{k}=zotta;always=true;pairs={k}")
+]
+FOA = [part for k in (10, 28) for part in ("--variant", f"foa-K{k}=foa;foa_candidates={k}")]
+PEERS = ["--methods", "none,primed,neo,t3a,lame,zoa,fozo,eva0"]
+PEA = ["--variant", "pea=pea;pea_statistics={statistics}"]
+BATCH_NORM = ["--methods", "none,primed,bn_adapt,alpha_bn,leantta,unmix_tns,neo"]
+REFERENCES = ["--methods", "none,primed,backprop,tent,sar,eata,roid"]
 
 STUDIES = {
     "cost": [*OURS, *TWICE, *UNFILTERED, *PAPER],
-    "references": ["--methods", "none,primed,backprop,tent,sar,eata"],
+    "references": REFERENCES,
     "rivals": ["--methods", "none,primed,neo,t3a,lame,zoa,zoo,foa", *TWICE, *PAPER],
+    "passes": [*OURS, *PAIRS, *FOA, "--variant", "zoo=zoo"],
+    "peers": [*PEERS, *PAPER],
+    "pea": [*OURS, *PEA],
+    "batch-norm": [*BATCH_NORM, "--batch-size", "64,1"],
+    "wild": [*OURS, *PAPER, *FOA[:2], "--scenario", "mixed,label-shift,continual,single"],
+    "reduction": [
+        *("--variant", "mean=zotta;always=true;reduction=mean"),
+        *("--variant", "whole=zotta;always=true;reduction=whole"),
+        *("--variant", "bare=zotta;always=true;reduction=whole;guard=false"),
+    ],
     "batches": [*OURS, "--batch-size", "64,4,1"],
     "continual": [*OURS, "--scenario", "continual", "--corruptions", "all,clean"],
     "order": [*OURS, "--scenario", "mixed,recurring,label-shift"],
+    "toolkit": [
+        *PEERS,
+        *("--scenario", "continual,mixed,correlated,mixed-correlated,gradual"),
+    ],
     "clean": [*OURS, *TWICE, "--scenario", "clean"],
 }
 
@@ -37,8 +59,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("study", choices=STUDIES)
+    parser.add_argument("--statistics", default="", help="for pea: `calibrate --token-statistics`")
     args, rest = parser.parse_known_args(arguments)
-    return zotta_edge(["bench", *STUDIES[args.study], *rest])
+    study = [part.replace("{statistics}", args.statistics) for part in STUDIES[args.study]]
+    return zotta_edge(["bench", *study, *rest])
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import shutil
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
@@ -29,7 +30,7 @@ def study(monkeypatch: pytest.MonkeyPatch) -> Study:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["cost", "batches", "continual", "order", "clean"])
+@pytest.mark.parametrize("name", ["cost", "batches", "continual", "order", "clean", "passes"])
 def test_studies_run(name: str, tmp_path: Path, study: Study) -> None:
     """On a few digits: what they find is not the point here."""
     studies = study("past_the_paper")
@@ -45,7 +46,7 @@ def test_ablations_ask_the_paper_s_questions(study: Study) -> None:
     request = Request((Model.open(embedded.MODEL),), data, (), ("fog",))
     args = Namespace(method="zotta", set=[], source=None)
     found = {one.name: one for one in ablations.studies(request, args)}
-    assert set(found) == {"loss", "pairs", "lambda2", "layers", "batch"}
+    assert set(found) == {"loss", "pairs", "lambda2", "layers", "sets", "queue", "batch"}
     settings = {one.variant.name: one.variant.settings(0) for one in grid(found["loss"].request)}
     assert settings["entropy"].alignment_weight == 0
     assert settings["sfaa"].entropy_weight == 0
@@ -54,7 +55,11 @@ def test_ablations_ask_the_paper_s_questions(study: Study) -> None:
     assert pairs[1:] == [1, 2, 5, 14]
     layers = [one.variant.settings(0).layers for one in grid(found["layers"].request)]
     assert {(0, 1, 2), (4, 5, 6), tuple(range(7)), None} <= set(layers)
-    assert {one.batch for one in grid(found["batch"].request)} == {1, 4, 16, 64}
+    assert {one.batch for one in grid(found["batch"].request)} == {1, 2, 4, 16, 64}
+    queues = {(one.batch, one.variant.settings(0).queue) for one in grid(found["queue"].request)}
+    assert {(2, 1), (1, 5)} <= queues
+    sets = [one.variant.settings(0).layers for one in grid(found["sets"].request)]
+    assert {(0,), (3, 4), (2, 3, 4, 5), (2, 3, 4, 5, 6)} <= set(sets)
 
 
 @pytest.mark.slow
@@ -90,3 +95,61 @@ def test_still_scenes_are_measured(study: Study, capsys: pytest.CaptureFixture[s
     gains = {row[1].strip(): float(row[5]) for row in rows}
     assert gains["one scene, clean"] == gains["four scenes, clean"] == 0
     assert {"sorted by class, fog", "classes 0 to 2, fog", "shuffled, clean"} <= gains.keys()
+
+
+def test_long_streams_repeat_the_data(tmp_path: Path, study: Study, capsys: Any) -> None:
+    with np.load(embedded.STREAM) as stored:
+        pixels = read_info(embedded.MODEL).preprocessing
+        digits = np.stack([fit(image, pixels) for image in stored["images"][:40]])
+        np.savez(tmp_path / "few.npz", images=digits, labels=stored["labels"][:40])
+    asked = ["--model", str(embedded.MODEL), "--data", str(tmp_path / "few.npz")]
+    asked += ["--images", "100", "--stretch", "50", "--corruptions", "fog", "--batch-size", "50"]
+    more = ["--methods", "none,neo", "--output", str(tmp_path / "out")]
+    assert study("long_streams").main([*asked, *more, "--plot", str(tmp_path / "a.png")]) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    assert rows[0] == "| images seen | none | neo |"
+    assert [row.split("|")[1].strip() for row in rows[2:]] == ["1-50", "51-100"]
+    assert (tmp_path / "a.png").stat().st_size > 1000
+
+
+def test_figures_are_drawn(tmp_path: Path, study: Study, capsys: Any) -> None:
+    figures = study("figures")
+    pixels = read_info(embedded.MODEL).preprocessing
+    digits = [fit(image, pixels) for image in np.load(embedded.STREAM)["images"][:96]]
+    clean = str(tmp_path / "clean.npy")
+    np.save(clean, digits)
+    few = ["--source", clean, "--data", clean, "--images", "64", "--batch-size", "32"]
+    drawn = ["--plot", str(tmp_path / "a.png")]
+    asked = ["features", "--model", str(embedded.MODEL), "--corruption", "fog", *few, *drawn]
+    assert figures.main(asked) == 0
+    assert "2 updates" in capsys.readouterr().out
+    model = shutil.copy(embedded.MODEL, tmp_path / "pure.onnx")
+    assert main(["calibrate", str(model), "--source", clean, "--samples", "32"]) == 0
+    assert figures.main(["purity", "--model", str(model), *drawn]) == 0
+    results = {"summaries": [{"variant": "zotta-k1", "passes": 3.0, "mean": [40.0, 42.0]}]}
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    assert figures.main(["passes", "--results", str(tmp_path / "results.json"), *drawn]) == 0
+    assert "| zotta-k1 | 3.00 | 41.0 |" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_gradients_are_followed(tmp_path: Path, study: Study, capsys: Any) -> None:
+    """Random weights; ours is nearer to torch's than naive ZOO's, as fewer parameters move."""
+    torch = pytest.importorskip("torch")
+    from zotta_edge.models.registry import architecture
+
+    torch.manual_seed(0)
+    checkpoint, model = tmp_path / "net.pth", tmp_path / "net.onnx"
+    torch.save(architecture("digits_vit").build(10).state_dict(), checkpoint)
+    pixels = read_info(embedded.MODEL).preprocessing
+    clean = str(tmp_path / "clean.npy")
+    np.save(clean, [fit(image, pixels) for image in np.load(embedded.STREAM)["images"][:96]])
+    assert main(["export", "digits_vit", "--weights", str(checkpoint), "-o", str(model)]) == 0
+    assert main(["calibrate", str(model), "--source", clean, "--layers", "1"]) == 0
+    asked = ["--reference", str(checkpoint), "--source", clean, "--data", clean]
+    few = ["--images", "96", "--batch-size", "32", "--corruption", "contrast"]
+    assert study("figures").main(["gradients", "--model", str(model), *asked, *few]) == 0
+    rows = capsys.readouterr().out.splitlines()
+    named = [row.split(":") for row in rows if "cosine" in row]
+    cosines = {name: float(rest.split("cosine ")[1].split()[0]) for name, rest in named}
+    assert cosines["zotta"] > cosines["zoo"]

@@ -69,6 +69,10 @@ class Outcome:
     def correct(self) -> Flags:
         return np.frombuffer(self.record["correct"].encode(), np.uint8).astype(np.int8) - ord("0")
 
+    @property
+    def updates(self) -> int:
+        return int(self.record["adapted"].count("1"))
+
     def accuracies(self) -> dict[str, float]:
         """In percent, by corruption; its severities together."""
         return {name: 100 * float(self.correct[own].mean()) for name, own in self.places().items()}
@@ -154,6 +158,11 @@ class Summary:
         return float(np.mean([outcome.record["passes"] for outcome in self.outcomes]))
 
     @property
+    def updates(self) -> float:
+        """Batches of a stream that changed the model."""
+        return float(np.mean([outcome.updates for outcome in self.outcomes]))
+
+    @property
     def time_ratio(self) -> float | None:
         return _median(outcome.record["time_ratio"] for outcome in self.outcomes)
 
@@ -190,6 +199,7 @@ class Summary:
             "gain": self.gain,
             "gains": self.gains,
             "passes": self.passes,
+            "updates": self.updates,
             "time_ratio": self.time_ratio,
             "memory_ratio": self.memory_ratio,
             "half_gain": self.half_gain,
@@ -230,8 +240,8 @@ def _median(values: Iterable[float | None]) -> float | None:
 
 COLUMNS = (
     "model", "precision", "variant", "method", "scenario", "stream", "corruption", "severity",
-    "batch_size", "seed", "images", "accuracy", "accuracy_none", "gain", "passes", "time_ratio",
-    "peak_bytes", "fingerprint", "cpu", "versions", "command",
+    "batch_size", "seed", "images", "accuracy", "accuracy_none", "gain", "passes", "updates",
+    "time_ratio", "peak_bytes", "fingerprint", "cpu", "versions", "command",
 )  # fmt: skip
 
 
@@ -251,6 +261,7 @@ def _lines(outcome: Outcome, plain: Mapping[str, float]) -> Iterable[dict[str, A
     shared = {name: condition[name] for name in COLUMNS if name in condition} | {
         "precision": record["model"]["precision"],
         "passes": round(record["passes"], 4),
+        "updates": outcome.updates,
         "time_ratio": record["time_ratio"],
         "peak_bytes": record["peak"],
         "cpu": record["cpu"],

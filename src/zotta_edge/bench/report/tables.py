@@ -79,6 +79,7 @@ _LAST: tuple[tuple[str, Callable[[Summary], str]], ...] = (
     ("gain", lambda summary: "" if summary.is_plain else spread(summary.gain, "+")),
     ("least gain", lambda summary: "" if summary.is_plain else _least_gain(summary)),
     ("passes an image", lambda summary: f"{summary.passes:.2f}"),
+    ("updates a stream", lambda summary: "" if summary.is_plain else f"{summary.updates:.0f}"),
     ("time", lambda summary: "1.00x" if summary.is_plain else times(summary.time_ratio)),
     ("memory", lambda summary: times(summary.memory_ratio)),
     (
