@@ -77,6 +77,21 @@ class FilterChosen(Event):
 
 
 @dataclass(frozen=True)
+class ClassMemoryChanged(Event):
+    """Neighbours in time began, or ceased, to speak for the classes of images."""
+
+    kind: ClassVar[str] = "classes"
+    active: bool
+    evidence: float  # for runs of classes, natural log
+    order: float  # of the answers, in deviations from chance
+
+    @property
+    def reason(self) -> str:
+        what = "classes come in runs" if self.active else "classes no longer come in runs"
+        return f"{what}: evidence {self.evidence:.1f}, order {self.order:.1f}"
+
+
+@dataclass(frozen=True)
 class StepShortened(Event):
     """An update was longer than the trust region allows."""
 

@@ -41,6 +41,7 @@ from zotta_edge.runtime.methods.primed.mirror import Mirror
 from zotta_edge.runtime.methods.primed.published import Published
 from zotta_edge.runtime.methods.primed.settings import PrimedSettings
 from zotta_edge.runtime.state import fields as states
+from zotta_edge.runtime.watch.class_memory import ClassMemory
 from zotta_edge.runtime.watch.collapse import Collapse
 from zotta_edge.runtime.watch.guard import GuardCounts
 from zotta_edge.runtime.watch.statistics import Doubles
@@ -71,6 +72,7 @@ class Primed:
         head, _ = Head.open(engine).weights()
         self._embedding = EmbeddingCorrection(head, calibration, self._mix, settings)
         self._mirror = Mirror(prime, self._lens, parameters.source, settings)
+        self._memory = ClassMemory(info.classes, settings, events)
         self._collapse = Collapse(info.classes, settings, events)
         self._counts = GuardCounts(events)
         self.reset()
@@ -92,7 +94,8 @@ class Primed:
         if self._can_answer_again(len(images)) and self._alignment.is_large_step(before.theta):
             self._budget.spend(self._engine.cone_share * len(images))
             outputs = batch(self._alignment.theta)
-        self._embedding.observe(outputs, weights)
+        if not self._memory.active:
+            self._embedding.observe(outputs, weights)
         known = self._publish()
         mirror = self._mirror.wanted(known) and self._budget.credit > 0
         self._budget.spend(len(images) if mirror else 0)
@@ -100,7 +103,7 @@ class Primed:
         if self._collapsed(logits, batch):
             known = self._publish()
         adapted = known.theta is not before.theta or known.filter != before.filter
-        return Answer(logits, adapted, known.drift)
+        return Answer(self._memory(logits, weights), adapted, known.drift)
 
     def read(self, images: Floats) -> Answer:
         known = self._published  # taken once: a call beside this one may replace it
@@ -110,6 +113,8 @@ class Primed:
 
     def _move(self, outputs: Outputs, weights: Doubles) -> None:
         self._lens.watch.observe_adapted(outputs)
+        if self._memory.active:  # a run of one class is a mix, and no drift
+            return
         self._mix.observe(outputs.logits, weights)
         before = self._alignment.phase
         self._alignment.move(outputs, weights)
@@ -162,6 +167,7 @@ class Primed:
             "mix": self._mix,
             "alignment": self._alignment,
             "embedding": self._embedding,
+            states.row("memory", "classes"): self._memory,
             "collapse": self._collapse,
             "counts": self._counts,
         }
@@ -174,6 +180,7 @@ class Primed:
             "significance": self._lens.watch.drift.significance,
             "distance": self._alignment.distance,
             "filter": self._lens.choice.name,
+            "class_memory": self._memory.status(),
             "guard": self._counts.to_dict(),
             "layers": list(self._engine.chosen),
             "parameters": len(self._parameters),
