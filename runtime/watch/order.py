@@ -5,9 +5,8 @@ from numpy.typing import NDArray
 
 from zotta_edge.runtime.watch.statistics import Doubles
 
-_LAGS: Doubles = 0.9 ** np.arange(
-    16
-)  # what an answer that is the same as the k-th before it counts
+# What an answer that is the same as the k-th before it counts.
+_LAGS: Doubles = np.array([0.9**lag for lag in range(16)])
 
 
 def order(answers: NDArray[np.intp]) -> float:
