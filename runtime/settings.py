@@ -17,6 +17,7 @@ from zotta_edge.runtime.methods.foa.settings import FoaSettings
 from zotta_edge.runtime.methods.fozo import FozoSettings
 from zotta_edge.runtime.methods.lame import LameSettings
 from zotta_edge.runtime.methods.leantta import LeanTtaSettings
+from zotta_edge.runtime.methods.moments.settings import MomentSettings
 from zotta_edge.runtime.methods.pea.method import PeaSettings
 from zotta_edge.runtime.methods.primed.settings import PrimedSettings
 from zotta_edge.runtime.methods.t3a import T3ASettings
@@ -27,6 +28,7 @@ from zotta_edge.runtime.methods.zotta import ZottaSettings
 
 OF_METHOD: Mapping[str, type[MethodSettings]] = {
     "primed": PrimedSettings,
+    "moments": MomentSettings,
     "zotta": ZottaSettings,
     "zoo": ZooSettings,
     "bn_adapt": BatchNormSettings,
@@ -48,6 +50,7 @@ OF_METHOD: Mapping[str, type[MethodSettings]] = {
 @dataclass(frozen=True)
 class Settings(
     PrimedSettings,
+    MomentSettings,
     ZottaSettings,
     ZooSettings,
     BatchNormSettings,

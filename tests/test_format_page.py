@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from zotta_edge.format import (
 from zotta_edge.models import embedded
 from zotta_edge.runtime.methods.registry import METHODS
 from zotta_edge.runtime.state import file as states
+from zotta_edge.source_moments import Site, SourceMoments
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "format.md").read_text()
 MODEL, STATE = PAGE.split("\n## ")[1:]
@@ -47,6 +48,10 @@ def names(rows: list[str]) -> list[str]:
 
 def test_keys_of_the_model_file() -> None:
     info = AdaptiveModel.load(embedded.MODEL).info
+    vector = np.ones(2, np.float32)
+    site = Site("hat", "map", 2, 1, "norm")
+    moments = SourceMoments((site,), vector, vector, vector[:1], *2 * [vector.repeat(2)], 8, {})
+    info = replace(info, moments=moments)
     assert set(names(table(MODEL, "| key | meaning |"))) == {*to_metadata(info), "zotta.trial"}
     assert f"format {FORMAT_VERSION}" in MODEL.splitlines()[0]
 
@@ -60,6 +65,7 @@ def test_keys_of_the_model_file() -> None:
         ("recipe", Recipe, ()),
         ("calibration", Calibration, STATISTICS),
         ("prime", Prime, ("features", "shifts")),
+        ("moments", SourceMoments, ("mean", "variance", "energy", "first_mean", "first_std")),
     ],
 )
 def test_fields_of_the_model_file(key: str, kind: Any, arrays: tuple[str, ...]) -> None:

@@ -50,6 +50,7 @@ class Cut:
 
 
 Rewrite = Callable[[bytes, str], bytes]  # a model file's content and path -> another model
+Halve = Callable[[bytes, str], "Halves"]  # -> another model in two halves
 
 
 def fingerprint_of(path: Path) -> str:
@@ -86,6 +87,11 @@ def find_or_rewrite(
         return Halves(None, rewrite(content, str(path)), 1.0)
 
     return _find_or_make(path, purpose, make, fingerprint).cone
+
+
+def find_or_halve(path: Path, purpose: str, halve: Halve, fingerprint: str | None = None) -> Cut:
+    """Another model in two halves made from the one at `path`, kept under its purpose."""
+    return _find_or_make(path, purpose, lambda content: halve(content, str(path)), fingerprint)
 
 
 def _find_or_make(

@@ -42,14 +42,18 @@ def cut(content: bytes, chosen: Sequence[int] | None, path: str) -> Halves:
     """Cut the model file `content` at the affines of the chosen layers (None: as calibrated)."""
     model = parse(content, path)
     info = from_metadata({entry.key: entry.value for entry in model.metadata_props}, path)
-    affines = _affines(info, chosen, path)
     outputs = [LOGITS, *(layer.feature for layer in info.layers), EMBEDDING]
+    return halves(model, sorted(_affines(info, chosen, path)), outputs, path)
+
+
+def halves(model: ModelProto, affines: Sequence[str], outputs: Sequence[str], path: str) -> Halves:
+    """Cut a model where these inputs of it come in."""
     sides = _split(live(model.graph.node, outputs), affines)
     names = made([*sides.constant, *sides.stem, *sides.cone])
     shapes, handed = trace(model, names, sides.handed, path)
     stem_outputs = [*sides.handed, *outputs]
     stem = build(model, sides.stem, [IMAGE], stem_outputs, handed, sides.constant)
-    free = [*sides.handed, *sorted(affines)]
+    free = [*sides.handed, *affines]
     cone = build(model, sides.cone, free, outputs, handed, sides.constant)
     cone.metadata_props.extend(model.metadata_props)
     return Halves(

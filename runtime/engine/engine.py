@@ -121,7 +121,7 @@ class Engine:
     def stem(self, images: Floats) -> Stem:
         """Run what no chosen affine changes; `images` are prepared, [batch, C, H, W]."""
         _check("images", images, self._image)
-        tensors = {IMAGE: _as_tensor(images)}
+        tensors = {IMAGE: as_tensor(images)}
         if self._stem:
             tensors |= self._stem.run(tensors)
         self.count(len(images) * (1.0 - self.cone_share))
@@ -129,7 +129,7 @@ class Engine:
         return Stem(
             len(images),
             {name: tensors[name] for name in handed},
-            _arrays({name: tensors[name] for name in self._outputs if name in tensors}),
+            as_arrays({name: tensors[name] for name in self._outputs if name in tensors}),
         )
 
     def cone(self, stem: Stem, affines: Mapping[str, Floats]) -> Outputs:
@@ -138,8 +138,8 @@ class Engine:
             self._check_affine(name, value, stem.batch)
         outputs = dict(stem.outputs)
         if self._cone:
-            moved = {name: _as_tensor(value) for name, value in affines.items()}
-            outputs |= _arrays(self._cone.run({**stem.handed, **moved}))
+            moved = {name: as_tensor(value) for name, value in affines.items()}
+            outputs |= as_arrays(self._cone.run({**stem.handed, **moved}))
             self.count(stem.batch * self.cone_share)
         return self.gathered(outputs)
 
@@ -177,7 +177,7 @@ class TensorSession:
 
     def __call__(self, arrays: Mapping[str, Floats]) -> dict[str, Floats]:
         """`run`, from arrays to arrays."""
-        return _arrays(self.run({name: _as_tensor(array) for name, array in arrays.items()}))
+        return as_arrays(self.run({name: as_tensor(array) for name, array in arrays.items()}))
 
     def run(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
         try:
@@ -189,7 +189,7 @@ class TensorSession:
         return dict(zip(self._outputs, values, strict=True))
 
 
-def _arrays(tensors: Mapping[str, Any]) -> dict[str, Floats]:
+def as_arrays(tensors: Mapping[str, Any]) -> dict[str, Floats]:
     """What a pass gave, for whoever computes with it."""
     arrays: dict[str, Floats] = {name: tensor.numpy() for name, tensor in tensors.items()}
     for name, array in arrays.items():
@@ -198,7 +198,7 @@ def _arrays(tensors: Mapping[str, Any]) -> dict[str, Floats]:
     return arrays
 
 
-def _as_tensor(values: Floats) -> Any:
+def as_tensor(values: Floats) -> Any:
     return ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(values))
 
 

@@ -10,6 +10,7 @@ from zotta_edge.runtime.methods.contract import Method, MethodSettings
 METHODS: Mapping[str, str] = {  # name -> module.class in this package
     "none": "none.NoAdaptation",
     "primed": "primed.method.Primed",
+    "moments": "moments.method.Moments",
     "zotta": "zotta.Zotta",
     "bn_adapt": "bn_adapt.method.BatchNormAdaptation",
     "alpha_bn": "alpha_bn.AlphaBatchNorm",
@@ -45,9 +46,16 @@ def chosen_layers(
 
 
 def default_method(info: ModelInfo, settings: MethodSettings) -> str:
-    """The method for a file when none is given: primed where the file allows it."""
-    primed = info.prime is not None and settings.layers in (None, info.prime.layers)
-    return "primed" if primed else "zotta"
+    """The method for a file when none is given: the one that calibration found the best.
+
+    Primed alignment where the file is primed, channel moments where they regained more.
+    """
+    moments = info.moments if settings.layers is None else None
+    gains = moments.gains if moments else {}
+    if info.prime is not None and settings.layers in (None, info.prime.layers):
+        better = gains.get("moments", 0.0) > gains.get("primed", 0.0)
+        return "moments" if better else "primed"
+    return "moments" if gains.get("moments", 0.0) > 0 else "zotta"
 
 
 def find(name: str) -> type[Method]:

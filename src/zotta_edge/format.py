@@ -16,6 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zotta_edge.errors import ZottaError
+from zotta_edge.source_moments import (
+    SourceMoments,
+    moments_from_metadata,
+    moments_to_metadata,
+)
 from zotta_edge.tensor_layouts import LAYOUTS
 from zotta_edge.tensor_layouts import Kind as Kind
 
@@ -180,6 +185,7 @@ class ModelInfo:
     calibration: Calibration | None = None
     prime: Prime | None = None
     trial: Trial | None = None
+    moments: SourceMoments | None = None
 
     @property
     def norms(self) -> tuple[Norm, ...]:
@@ -190,8 +196,8 @@ class ModelInfo:
         return self.calibration.chosen if self.calibration else ()
 
     def with_calibration(self, calibration: Calibration | None) -> "ModelInfo":
-        """A prime belongs to the layers that were chosen, and goes with them."""
-        return replace(self, calibration=calibration, prime=None)
+        """A prime belongs to the layers that were chosen, and goes with them, as moments do."""
+        return replace(self, calibration=calibration, prime=None, moments=None)
 
 
 def to_metadata(info: ModelInfo) -> dict[str, str]:
@@ -214,6 +220,8 @@ def to_metadata(info: ModelInfo) -> dict[str, str]:
         metadata |= _calibration_to_metadata(info.calibration)
     if info.prime:
         metadata |= _prime_to_metadata(info.prime)
+    if info.moments:
+        metadata |= moments_to_metadata(info.moments)
     return metadata
 
 
@@ -296,6 +304,7 @@ def _parse(metadata: Mapping[str, str]) -> ModelInfo:
         calibration=_calibration(metadata, layers) if "zotta.embedding" in metadata else None,
         prime=_prime(metadata, layers) if "zotta.prime" in metadata else None,
         trial=_trial(entry("trial")) if "zotta.trial" in metadata else None,
+        moments=moments_from_metadata(metadata),
     )
 
 

@@ -93,7 +93,7 @@ def test_everything_stands_in_the_file_and_the_graph_is_untouched(
     assert main(["calibrate", str(model), "--source", str(photos), "--seed", "3"]) == 0
     printed = capsys.readouterr()
     assert "20 source images instead of 256" in printed.err
-    assert "this is a BatchNorm network: `--method bn_adapt`" in printed.err
+    assert "points regained on degraded source images: moments" in printed.out
     assert onnx.load(model).graph.SerializeToString() == before.graph.SerializeToString()
 
     info = read_info(model)

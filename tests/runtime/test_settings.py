@@ -152,4 +152,4 @@ def test_settings_are_listed_by_method(capsys: pytest.CaptureFixture[str]) -> No
     text = capsys.readouterr().out
     assert text.startswith("every method:\n  seed ")
     assert "\nprimed:\n" in text
-    assert "\nprimed, zotta:\n" in text
+    assert "\nprimed, moments, zotta:\n" in text

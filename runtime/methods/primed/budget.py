@@ -1,12 +1,29 @@
 """A ledger of forward passes."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from zotta_edge.runtime.methods.primed.settings import PrimedSettings
+from zotta_edge.options import Options, option
+
+
+@dataclass(frozen=True)
+class BudgetSettings(Options):
+    budget: float = option(
+        1.08,
+        "passes an image that may be spent on average, to try filters and to answer again after a "
+        "step; from 2 on, drifted images are also answered mirrored, where the model gives mirror "
+        "images the same answers",
+        low=1,
+    )
+    savings: float = option(
+        256.0,
+        "passes that can be saved up: a long quiet stream does not pay for all of the next one",
+        low=0,
+    )
 
 
 class PassBudget:
@@ -16,7 +33,7 @@ class PassBudget:
     credit once; the debt is then paid off first.
     """
 
-    def __init__(self, settings: PrimedSettings) -> None:
+    def __init__(self, settings: BudgetSettings) -> None:
         self._settings = settings
         self.reset()
 

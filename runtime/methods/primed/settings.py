@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from zotta_edge.options import option
 from zotta_edge.runtime.methods.contract import MethodSettings
+from zotta_edge.runtime.methods.primed.budget import BudgetSettings
 from zotta_edge.runtime.watch.class_memory import ClassMemorySettings
 from zotta_edge.runtime.watch.collapse import CollapseSettings
 from zotta_edge.runtime.watch.drift import DriftSettings
@@ -45,7 +46,12 @@ class FilterSettings(DriftSettings):
 
 @dataclass(frozen=True)
 class PrimedSettings(
-    MethodSettings, FilterSettings, NoveltySettings, ClassMemorySettings, CollapseSettings
+    MethodSettings,
+    FilterSettings,
+    NoveltySettings,
+    ClassMemorySettings,
+    CollapseSettings,
+    BudgetSettings,
 ):
     """Chosen on the four extra corruptions (docs/primed.md, "How it was chosen")."""
 
@@ -54,18 +60,6 @@ class PrimedSettings(
     )
     window: int = option(
         256, "samples behind a step: more make it surer, fewer make it quicker", low=1
-    )
-    budget: float = option(
-        1.08,
-        "passes an image that may be spent on average, to try filters and to answer again after a "
-        "step; from 2 on, drifted images are also answered mirrored, where the model gives mirror "
-        "images the same answers",
-        low=1,
-    )
-    savings: float = option(
-        256.0,
-        "passes that can be saved up: a long quiet stream does not pay for all of the next one",
-        low=0,
     )
     jacobian_trust: float = option(
         0.5,

@@ -65,9 +65,9 @@ def test_every_method_can_be_served(
         settings = Settings(pairs=1, pea_statistics=str(token_statistics))
         model = AdaptiveModel.load(embedded.MODEL, settings, method, threads=1)
     except ZottaError as error:
-        if "has no BatchNorm" not in str(error):
+        if "has no BatchNorm" not in str(error) and "channel moments" not in str(error):
             raise
-        pytest.skip(str(error))  # not for this kind of network
+        pytest.skip(str(error))  # not for this kind of network, or not measured for it
 
     async def use() -> None:
         service = Service(model, "digits", Config(state=tmp_path, deadline=60))

@@ -1,0 +1,1 @@
+"""Channel-moment alignment, the default where calibration found it the best."""

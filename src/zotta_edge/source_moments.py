@@ -1,0 +1,82 @@
+"""Where a network's channel moments are aligned, and what they are on the source domain."""
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zotta_edge.tensor_layouts import LAYOUTS, Kind
+
+Floats = NDArray[np.float32]
+
+_SITES, _VALUES = "zotta.moments", "zotta.moments.values"
+
+
+@dataclass(frozen=True)
+class Site:
+    """A tensor before an activation, whose channels are aligned."""
+
+    tensor: str  # in the graph
+    kind: Kind
+    channels: int
+    positions: int  # pixels or tokens of one image
+    norm: str = ""  # the exposed norm whose affine takes the alignment; "": one is inserted
+
+    @property
+    def affine_shape(self) -> tuple[int, ...]:
+        return LAYOUTS[self.kind].affine_shape(self.channels)
+
+
+@dataclass(frozen=True)
+class SourceMoments:
+    """Mean and variance of every site's channels, and how far single source images are off."""
+
+    sites: tuple[Site, ...]
+    mean: Floats  # [D], the sites' channels side by side
+    variance: Floats  # [D]
+    energy: Floats  # [site], mean squared distance of one image: see `runtime/methods/moments`
+    first_mean: Floats  # [2 C] of the first site's instance moments over the images
+    first_std: Floats  # [2 C]
+    samples: int
+    gains: Mapping[str, float]  # method -> what it regained of degraded source images' answers
+
+    @property
+    def ends(self) -> NDArray[np.intp]:
+        return np.cumsum([site.channels for site in self.sites])
+
+
+def moments_to_metadata(moments: SourceMoments) -> dict[str, str]:
+    plain = {
+        "sites": [asdict(site) for site in moments.sites],
+        "samples": moments.samples,
+        "gains": dict(moments.gains),
+    }
+    values = (moments.mean, moments.variance, moments.energy)
+    flat = np.concatenate([*values, moments.first_mean, moments.first_std]).astype("<f4")
+    return {
+        _SITES: json.dumps(plain, separators=(",", ":")),
+        _VALUES: base64.b64encode(flat.tobytes()).decode("ascii"),
+    }
+
+
+def moments_from_metadata(metadata: Mapping[str, str]) -> SourceMoments | None:
+    """The reverse of `moments_to_metadata`; None where nothing was measured."""
+    if _SITES not in metadata:
+        return None
+    plain = json.loads(metadata[_SITES])
+    sites = tuple(Site(**site) for site in plain["sites"])
+    if not sites or any(site.kind not in LAYOUTS for site in sites):
+        raise ValueError("moments without sites, or of an unknown layout")
+    content = base64.b64decode(metadata[_VALUES], validate=True)
+    flat = np.frombuffer(content, "<f4").astype(np.float32)
+    channels, first = sum(site.channels for site in sites), 2 * sites[0].channels
+    sizes = [channels, channels, len(sites), first, first]
+    if len(flat) != sum(sizes) or not np.isfinite(flat).all() or plain["samples"] < 1:
+        raise ValueError(f"{len(flat)} values of moments for {channels} channels")
+    mean, variance, energy, first_mean, first_std = np.split(flat, np.cumsum(sizes)[:-1])
+    return SourceMoments(
+        *(sites, mean, variance, energy, first_mean, first_std), plain["samples"], plain["gains"]
+    )
