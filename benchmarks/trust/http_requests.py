@@ -28,6 +28,7 @@ CLIENTS = 4
 SLOW = 8  # clients who send a byte now and then
 PATIENCE = 60.0  # seconds for an answer that must come, on a machine that is busy
 GROWTH = 32.0  # MB
+SETTLING = 12.0  # seconds in which freed memory is given back
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})")
 
 
@@ -41,8 +42,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         for thread in (honest, *others):
             thread.start()
         _attack(record, server, max(args.count // 10, CLIENTS), args.seed)
+        time.sleep(SETTLING)
         before = resident(server)
         _attack(record, server, args.count - args.count // 10, args.seed + 1)
+        time.sleep(SETTLING)
         grown = resident(server) - before
         done.set()
         for thread in (honest, *others):

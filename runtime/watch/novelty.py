@@ -35,7 +35,7 @@ class Novelty:
 
     def __init__(self, source: Source, settings: NoveltySettings) -> None:
         self._settings = settings
-        self._unit = 2 * float(np.square(source.std).sum())
+        self._unit = 2 * float(np.square(source.std).sum()) or 1.0  # a source of one image
         self._seen: Floats = np.zeros((settings.remembered, len(source.mean)), np.float32)
         self.reset()
 

@@ -42,7 +42,8 @@ def entropies(logits: Floats) -> Floats:
 
 def floored(std: NDArray[Any]) -> Doubles:
     """Each channel's spread as its unit, with a floor: a dead channel would outweigh all others."""
-    unit: Doubles = np.maximum(std, _LEAST_SPREAD * std.max(), dtype=np.float64)
+    largest = float(std.max()) or 1.0  # a source that does not vary at all
+    unit: Doubles = np.maximum(std, _LEAST_SPREAD * largest, dtype=np.float64)
     return unit
 
 

@@ -1,11 +1,19 @@
 """The studies of trust in their short forms; each file's docstring has the long one."""
 
+from pathlib import Path
+
 import access
+import concurrency
+import determinism
 import disk
 import http_requests
 import kills
+import numerics
 import pytest
 import state_files
+
+from zotta_edge import AdaptiveModel
+from zotta_edge.models import embedded
 
 
 @pytest.mark.slow
@@ -32,3 +40,27 @@ def test_damaged_states_are_refused() -> None:
 @pytest.mark.slow
 def test_hostile_requests_harm_nobody() -> None:
     assert http_requests.main(["--count", "1500"]) == 0
+
+
+def test_what_threads_see_could_have_come_one_after_the_other() -> None:
+    assert concurrency.main(["--operations", "48", "--methods", "primed,none"]) == 0
+
+
+def test_a_lost_update_would_be_noticed(tmp_path: Path) -> None:
+    """One learned batch less than a thread was told of: no order explains the rest."""
+    path = embedded.MODEL
+    model = AdaptiveModel.load(path, threads=1)
+    history = concurrency.recorded(model, tmp_path, 40, seed=1)
+    learned = next(call for call in history if call.kind == "learn")
+    alone = AdaptiveModel.load(path, threads=1)
+    spec = concurrency.Specification(alone, tmp_path / "alone")
+    assert not concurrency.explained([call for call in history if call != learned], spec)
+
+
+def test_the_same_stream_gives_the_same_state() -> None:
+    assert determinism.main(["--images", "32", "--methods", "primed,zotta,neo"]) == 0
+
+
+@pytest.mark.slow
+def test_numbers_stay_finite() -> None:
+    assert numerics.main(["--repeat", "1", "--methods", "primed,zotta,t3a"]) == 0

@@ -12,6 +12,7 @@ from zotta_edge.format import Preprocessing
 from zotta_edge.runtime.io.images import Image, decode
 from zotta_edge.runtime.io.preprocessing import fit
 from zotta_edge.runtime.io.stills import MAX_PIXELS
+from zotta_edge.runtime.memory import give_back
 from zotta_edge.runtime.service.config import Config
 from zotta_edge.runtime.service.http.errors import ServiceError, busy
 
@@ -20,6 +21,7 @@ _STALL = 5.0  # seconds without a byte of it
 _FREE = 2**20  # bytes of a body that count for nothing: as many as most photographs have
 _BODIES = 8  # of the largest kind, that may be on their way together
 _YOUNG = 2.0  # seconds in which no body makes room for others
+_ANSWERED = 10.0  # seconds between two times that freed memory is given back
 _LONGEST = 8  # ratio of an image's sides, at most: resizing costs that much more
 _PIXELS = 8  # in all, for each byte of the largest body; photographs have at most one a bit
 _WINDOW_BITS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
@@ -98,13 +100,20 @@ class Intake:
     def __init__(self, config: Config) -> None:
         self.limit = int(config.max_body * 2**20)
         self._slots, self._arriving = Slots(config.max_requests), Arriving(self.limit)
+        self._giving: asyncio.TimerHandle | None = None
 
     async def body(self, request: Request) -> bytes:
         """Before a place is taken: a client that sends slowly keeps nobody from it."""
         headers = request.headers
         encoding, declared = headers.get("content-encoding"), headers.get("content-length")
+        if self._giving is None:  # memory of large bodies and large images, once they are answered
+            self._giving = asyncio.get_running_loop().call_later(_ANSWERED, self._give_back)
         with self._arriving.body() as arriving:
             return await read_body(request.stream(), declared, encoding, self.limit, arriving)
+
+    def _give_back(self) -> None:
+        self._giving = None
+        give_back()
 
     def place(self) -> AbstractContextManager[None]:
         return self._slots.taken()
