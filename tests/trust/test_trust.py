@@ -11,6 +11,7 @@ import kills
 import numerics
 import pytest
 import state_files
+from concurrency import Call
 
 from zotta_edge import AdaptiveModel
 from zotta_edge.models import embedded
@@ -47,14 +48,21 @@ def test_what_threads_see_could_have_come_one_after_the_other() -> None:
 
 
 def test_a_lost_update_would_be_noticed(tmp_path: Path) -> None:
-    """One learned batch less than a thread was told of: no order explains the rest."""
-    path = embedded.MODEL
-    model = AdaptiveModel.load(path, threads=1)
-    history = concurrency.recorded(model, tmp_path, 40, seed=1)
-    learned = next(call for call in history if call.kind == "learn")
-    alone = AdaptiveModel.load(path, threads=1)
-    spec = concurrency.Specification(alone, tmp_path / "alone")
-    assert not concurrency.explained([call for call in history if call != learned], spec)
+    """One learned batch less than a thread was told of: no order explains the state."""
+    model = AdaptiveModel.load(embedded.MODEL, threads=1)
+    model.predict(concurrency.stream()[:16])  # as `Specification` does
+    model.reset()
+    history = [
+        Call(kind, number, number, number + 2, concurrency.act(model, kind, number, tmp_path))
+        for number, kind in enumerate(["learn", "ask", "learn", "state"])
+    ]
+
+    def explained(calls: list[Call], name: str) -> bool:
+        alone = AdaptiveModel.load(embedded.MODEL, threads=1)
+        return concurrency.explained(calls, concurrency.Specification(alone, tmp_path / name))
+
+    assert explained(history, "whole")
+    assert not explained(history[1:], "lost")
 
 
 def test_the_same_stream_gives_the_same_state() -> None:
