@@ -1,6 +1,6 @@
 """Make the embedded vision-language model's two files from its weights.
 
-    python -m zotta_edge.models.export_vlm models/weights/digits_vlm.safetensors --output FOLDER
+    python -m zotta_edge.models.export_vlm benchmarks/weights/digits_vlm.safetensors --output FOLDER
 
 `digits_vlm_int8.onnx` reads words, `digits_vlm_int8.vision.onnx` beside it pictures.
 """
@@ -42,9 +42,9 @@ class Flat(nn.Module):
 def load(weights: Path) -> VisionLanguageModel:
     """The trained model."""
     model = VisionLanguageModel(VLMShape(tokenizer().get_vocab_size()))
-    load_weights(
-        model, {name: value.float() for name, value in read_checkpoint(weights).items()}, weights
-    )
+    state = {name: value.float() for name, value in read_checkpoint(weights).items()}
+    state["decoder.lm_head.weight"] = state["decoder.model.embed_tokens.weight"]
+    load_weights(model, state, weights)
     return model.eval()
 
 

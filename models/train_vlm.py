@@ -1,6 +1,7 @@
 """Train the embedded vision-language model on questions about pictures of digits.
 
     python -m zotta_edge.models.train_vlm --output FOLDER
+    python -m zotta_edge.models.export_vlm FOLDER/digits_vlm.safetensors
 
 The digits are those that the embedded classifiers train on, so all others are new to it. Pictures
 are clean in training: what noise does to them is left to adaptation. An interrupted run goes on
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors.torch import save_file
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -36,6 +38,8 @@ _MERGES = 400  # at most; every word of the questions becomes a token of its own
 class Recipe:
     reading: int = 800  # steps in which the tower learns to read digits
     answering: int = 1800  # steps of the whole model after that
+    asking: int = 1300  # of these, the step from which on the questions' own words count, too
+    share: float = 0.1  # how much, against those of the answers
     batch: int = 96
     rate: float = 2e-3  # AdamW's, with one cosine cycle
     decay: float = 0.05
@@ -86,6 +90,7 @@ class Rows:
     pictures: Tensor  # float32 [batch, 1, 16, 64]
     tokens: Tensor  # int64 [batch, length]: question, answer, end
     targets: Tensor  # the token after each, where it belongs to the answer
+    asking: Tensor  # the token after each, where it belongs to the question
 
 
 def rows(asked: Sequence[Question], words: Tokenizer) -> Rows:
@@ -94,12 +99,13 @@ def rows(asked: Sequence[Question], words: Tokenizer) -> Rows:
     answers = [[*words.encode(question.answer).ids, END_TOKEN] for question in asked]
     length = max(len(one) + len(other) for one, other in zip(asking, answers, strict=True))
     tokens = torch.zeros(len(asked), length, dtype=torch.int64)
-    targets = torch.full_like(tokens, _IGNORED)
+    targets, asking_next = torch.full_like(tokens, _IGNORED), torch.full_like(tokens, _IGNORED)
     for row, (ask, answer) in enumerate(zip(asking, answers, strict=True)):
         end = len(ask) + len(answer)
         tokens[row, :end] = torch.tensor(ask + answer)
         targets[row, len(ask) - 1 : end - 1] = torch.tensor(answer)
-    return Rows(as_input([question.picture for question in asked]), tokens, targets)
+        asking_next[row, : len(ask) - 1] = torch.tensor(ask[1:])
+    return Rows(as_input([question.picture for question in asked]), tokens, targets, asking_next)
 
 
 class Reader(nn.Module):
@@ -135,11 +141,18 @@ def train(data: Digits, words: Tokenizer, recipe: Recipe, folder: Path) -> Visio
     def answering(step: int) -> Tensor:
         batch = rows(asked(step), words)
         logits = model(batch.pictures, batch.tokens)
-        return F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), ignore_index=_IGNORED)
+        loss = _next_word(logits, batch.targets)
+        return (
+            loss if step < recipe.asking else loss + recipe.share * _next_word(logits, batch.asking)
+        )
 
     fit(reader, reading, recipe.reading, recipe, folder / "reading.ckpt")
     fit(model, answering, recipe.answering, recipe, folder / "answering.ckpt")
     return model.eval()
+
+
+def _next_word(logits: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=_IGNORED)
 
 
 def fit(
@@ -199,6 +212,14 @@ def by_kind(asked: Sequence[Question], found: NDArray[np.bool_]) -> dict[str, fl
     return {kind: float(found[kinds == kind].mean()) for kind in KINDS if kind in kinds}
 
 
+def save_weights(model: VisionLanguageModel, file: Path) -> None:
+    """Half precision: what is exported is made from these, so they are the model."""
+    tied = "decoder.lm_head.weight"  # is the embedding
+    state = {name: value.half() for name, value in model.state_dict().items() if name != tied}
+    with replacing(file) as temporary:
+        save_file(state, temporary)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--output", type=Path, metavar="FOLDER", required=True)
@@ -207,6 +228,7 @@ def main() -> None:
     torch.set_num_threads(1)  # sums in one order, so the same weights whatever the core count
     words, (data, held_out) = tokenizer(), digits()
     model = train(data, words, Recipe(), given.output)
+    save_weights(model, given.output / "digits_vlm.safetensors")
     for level in LEVELS:
         asked = questions(held_out.images, held_out.labels, 1000, 0, level)
         shares = by_kind(asked, right(model, words, asked))

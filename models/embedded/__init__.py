@@ -1,6 +1,6 @@
 """The INT8 models and the stream that `zotta-edge adapt` uses when it is given nothing else.
 
-Made by `python -m zotta_edge.models.train_digits`.
+Made by `python -m zotta_edge.models.train_digits`, and by `train_vlm`.
 """
 
 from pathlib import Path
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 MODEL = Path(__file__).with_name("digits_vit_int8.onnx")
 RESNET = Path(__file__).with_name("digits_resnet_gn_int8.onnx")
+VLM = Path(__file__).with_name("digits_vlm_int8.onnx")  # answers questions about pictures
 STREAM = Path(__file__).with_name("digits_stream.npz")  # 1,079 clean digits and their labels
 CORRUPTION, SEVERITY = "fog", 5
 ABOUT = f"the embedded ViT on 1,079 handwritten digits in {CORRUPTION}, severity {SEVERITY}"

@@ -183,7 +183,7 @@ class AdaptiveDecoder:
         batch, text, made = self.batch([prompt]), Stream(self.tokenizer), list[Step]()
         with self._turn:
             move = self._move(batch, adapt, settings)
-            if move.answers:
+            if move.answers and (settings or self.settings).temperature == 0:
                 yield self.tokenizer.decode(move.answers[0].tokens)
                 self._learn(batch, move.answers)
                 return

@@ -90,6 +90,11 @@ def token_positions(ids: Sequence[int], vision: Vision | None) -> Ints:
     return positions
 
 
+def is_word(ids: Ints, vision: Vision | None) -> NDArray[np.bool_]:
+    """Which tokens are none of an image's."""
+    return np.ones(ids.shape, bool) if vision is None else ids != vision.image_token
+
+
 def check_prompt(prompt: Prompt, info: DecoderInfo) -> None:
     """Refuse a prompt that the model cannot read."""
     shape, vision = info.shape, info.vision

@@ -16,7 +16,7 @@ from zotta_edge.runtime.events import Events
 from zotta_edge.runtime.generate.engine import DecoderEngine, Pass, Tokens
 from zotta_edge.runtime.generate.head import head_weights
 from zotta_edge.runtime.generate.methods.contract import Forgetful, Move
-from zotta_edge.runtime.generate.prompts import Batch, Ints
+from zotta_edge.runtime.generate.prompts import Batch, Ints, is_word
 from zotta_edge.runtime.watch.statistics import log_softmax
 
 _BETAS, _TINY = (0.9, 0.999), 1e-8  # Adam's
@@ -62,12 +62,14 @@ class Slot(Forgetful):
         weights = self._weights
         assert weights is not None
         shift = np.zeros(len(weights), np.float32)
-        if len(ids) < 2:
+        said = is_word(ids[1:], self._engine.info.vision)  # of images there is nothing to predict
+        logits, targets = logits[:-1][said], ids[1:][said]
+        if not len(targets):
             return shift
         first, second = np.zeros_like(shift), np.zeros_like(shift)
         losses = []
         for step in range(1, self._settings.slot_steps + 1):
-            loss, gradient = prompt_gradient(logits[:-1], ids[1:], weights, shift)
+            loss, gradient = prompt_gradient(logits, targets, weights, shift)
             losses.append(loss)
             first = _BETAS[0] * first + (1 - _BETAS[0]) * gradient
             second = _BETAS[1] * second + (1 - _BETAS[1]) * gradient**2

@@ -20,7 +20,7 @@ from zotta_edge.runtime.generate.engine import DecoderEngine, Tokens
 from zotta_edge.runtime.generate.generation import Completion, complete, steps, token_entropy
 from zotta_edge.runtime.generate.methods.contract import Move
 from zotta_edge.runtime.generate.methods.scales import ScaleVector
-from zotta_edge.runtime.generate.prompts import Batch
+from zotta_edge.runtime.generate.prompts import Batch, is_word
 from zotta_edge.runtime.generate.sampling import SamplingSettings
 from zotta_edge.runtime.state import fields as states
 from zotta_edge.runtime.watch.guard import GuardSettings
@@ -163,18 +163,23 @@ class InputPerplexity(_Zeroth):
     def prepare(self, batch: Batch, limit: int) -> Move:
         empty = Completion((), (), False)
         items = [(_read(batch, row, empty)[0], 0) for row in range(len(batch))]
-        readable = [item for item in items if item[0].ids.shape[1] > 1]
+        readable = [item for item in items if self._said(item[0]).any()]
         if readable:
             gradient, _ = self._estimate(readable)
             self._theta = self._stepped(gradient)
         return self.current()
 
     def _losses(self, tokens: Tokens, theta: Floats, first: int) -> NDArray[np.float64]:
-        targets = tokens.ids[0, 1:]
+        said, targets = self._said(tokens), tokens.ids[0, 1:]
         parts = [
-            token_loss(logits[:, :-1], targets) for logits in self._logits(tokens, theta, first)
+            token_loss(logits[:, :-1][:, said], targets[said])
+            for logits in self._logits(tokens, theta, first)
         ]
         return np.asarray(np.concatenate(parts).mean(axis=1), np.float64)
+
+    def _said(self, tokens: Tokens) -> NDArray[np.bool_]:
+        """Which tokens are followed by a word: of images there is nothing to predict."""
+        return is_word(tokens.ids[0, 1:], self._engine.info.vision)
 
 
 def token_loss(logits: Floats, targets: NDArray[np.int64]) -> Floats:

@@ -78,6 +78,9 @@ class _Turn(Generic[T]):
     def take(self) -> bool:
         """Make one piece; False: there are no more."""
         if self.dropped:
+            close = getattr(self._pieces, "close", None)  # here, where its locks were taken
+            if close is not None:
+                close()
             return False
         try:
             self._put(next(self._pieces))

@@ -1,0 +1,75 @@
+"""Requests of the generate extension, and where a stop text ends an answer."""
+
+import base64
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zotta_edge.errors import ZottaError
+from zotta_edge.runtime.generate.settings import GenerationSettings
+from zotta_edge.runtime.service.http.errors import ServiceError
+from zotta_edge.runtime.service.http.generate_protocol import Parameters, before, parse
+
+
+def _parsed(**request: Any) -> Any:
+    return parse(json.dumps(request).encode(), longest=100)
+
+
+def test_parameters_may_stand_beside_the_text() -> None:
+    asked = _parsed(text_input="how many?", max_tokens=3, parameters={"temperature": 0.5})
+    assert (asked.text, asked.parameters) == ("how many?", Parameters(0.5, max_tokens=3))
+    settings = asked.parameters.over(GenerationSettings(max_tokens=9))
+    assert (settings.max_tokens, settings.temperature) == (3, 0.5)
+
+
+@pytest.mark.parametrize("wrapped", [str, lambda text: [text], "data:image/png;base64,{}".format])
+def test_an_image_is_a_file_in_base64(wrapped: Any) -> None:
+    text = base64.b64encode(b"\x89PNG").decode()
+    assert _parsed(text_input="what?", image=wrapped(text)).image == b"\x89PNG"
+
+
+@pytest.mark.parametrize(
+    ("request_", "status", "why"),
+    [
+        ({}, 400, "text_input"),
+        ({"text_input": ""}, 400, "text_input"),
+        ({"text_input": ["a"]}, 400, "text_input"),
+        ({"text_input": "a" * 101}, 413, "at most 100"),
+        ({"text_input": "a", "image": "%"}, 400, "base64"),
+        ({"text_input": "a", "image": 5}, 400, "base64"),
+        ({"text_input": "a", "image": ["YQ==", "YQ=="]}, 400, "one image"),
+        ({"text_input": "a", "stop": [""]}, 400, "empty"),
+        ({"text_input": "a", "stop": ["x"] * 6}, 400, "at most 5"),
+        ({"text_input": "a", "parameters": []}, 400, "parameters"),
+        ({"text_input": "a", "id": 3}, 400, "id"),
+    ],
+)
+def test_bad_requests_are_refused_in_one_line(request_: Any, status: int, why: str) -> None:
+    with pytest.raises(ServiceError, match=why) as refused:
+        _parsed(**request_)
+    assert refused.value.status == status
+
+
+@pytest.mark.parametrize(
+    "parameters", [{"max_tokens": 0}, {"max_tokens": "4"}, {"top_p": 2}, {"beams": 2}, {"adapt": 1}]
+)
+def test_bad_parameters_are_named(parameters: Any) -> None:
+    with pytest.raises(ZottaError, match=next(iter(parameters))):
+        _parsed(text_input="a", parameters=parameters)
+
+
+@given(
+    st.lists(st.text("ab", max_size=3), max_size=8), st.lists(st.text("ab", min_size=1), max_size=3)
+)
+def test_a_text_ends_before_the_first_stop_however_it_is_cut(
+    pieces: list[str], stops: list[str]
+) -> None:
+    """What comes out is free of stops, and all there is before the one completed first."""
+    whole = "".join(pieces)
+    told = "".join(before(pieces, tuple(stops)))
+    assert whole.startswith(told)
+    assert not any(stop in told for stop in stops)
+    assert told == whole or any(whole.startswith(told + stop) for stop in stops)
