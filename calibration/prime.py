@@ -12,6 +12,7 @@ import numpy as np
 from zotta_edge.calibration.calibrate import CORRUPTION, Report, Settings
 from zotta_edge.calibration.jacobian import GROUP, Jacobian, measure
 from zotta_edge.calibration.samples import Source, read_samples
+from zotta_edge.calibration.sign import BYTES, Signing, unprimed_size
 from zotta_edge.corruptions import corrupt_batch
 from zotta_edge.errors import ZottaError
 from zotta_edge.files import replacing, sha256
@@ -19,19 +20,20 @@ from zotta_edge.format import Floats, ModelInfo, Prime
 from zotta_edge.progress import Progress
 from zotta_edge.runtime.engine.engine import Engine
 from zotta_edge.runtime.engine.head import Head
-from zotta_edge.runtime.engine.model_info import read_info
 from zotta_edge.runtime.io.preprocessing import mirrored
 
 PERTURBATION = 0.03  # c: below 0.02 an INT8 model's rounding shows, at 0.04 fp32 is still linear
 SEVERITY = 5  # of the noise on every other sweep: J must hold where the stream is, too
 SWEEPS = 8  # through all directions, a group of images each
-SHARE = 0.14  # of the file's size, at most
+SHARE = 0.14  # of the file's size, at most...
+ALL = 0.18  # ...and together with the signatures
 OVERSAMPLED, ITERATIONS = 10, 4  # of the thin SVD: directions beyond the rank, rounds
-_BYTES = 4 / 3  # a byte in base64
 
 
 def prime(report: Report, source: Source, settings: Settings, sweeps: int = SWEEPS) -> Report:
     """Measure J of the calibrated layers with forward passes of the quantized model itself.
+
+    Then fit the signatures by which single images tell what they need (calibration/signatures.py).
 
     What is measured survives an interruption beside the model, and the same call goes on from it.
     """
@@ -42,20 +44,29 @@ def prime(report: Report, source: Source, settings: Settings, sweeps: int = SWEE
     groups = _groups(source, info, settings, sweeps)
     engine = Engine.open(report.model, chosen=chosen, threads=settings.threads)
     Head.open(engine).weights()  # refuses, before the work, what the method would refuse after it
+    signing = Signing(engine, report, source, settings)
     with _kept(report, groups, settings) as kept:
         jacobian = _measured(engine, groups, settings.seed, kept)
-    left, right, energy = thin(jacobian.mean, _rank(report.model, jacobian.mean))
-    done = Prime(
+        done = _prime(engine, report, groups, jacobian, signing.bytes)
+        done = replace(done, seconds=round(time.perf_counter() - started, 3))
+        signatures = signing.signatures(done)
+    return replace(report, info=replace(info, prime=done, signatures=signatures))
+
+
+def _prime(
+    engine: Engine, report: Report, groups: list[Floats], jacobian: Jacobian, signed: int
+) -> Prime:
+    left, right, energy = thin(jacobian.mean, _rank(report.model, jacobian.mean, signed))
+    return Prime(
         features=left,
         shifts=right,
-        layers=chosen,
+        layers=report.calibration.chosen,
         images=sum(len(group) for group in groups),
         perturbation=PERTURBATION,
         energy=energy,
         mirrored=_mirrored(engine, groups[::2]),
-        seconds=round(time.perf_counter() - started, 3),
+        seconds=0.0,
     )
-    return replace(report, info=replace(info, prime=done))
 
 
 def _measured(engine: Engine, groups: list[Floats], seed: int, kept: "_Kept") -> Jacobian:
@@ -99,12 +110,11 @@ def _largest(matrix: Floats, rank: int) -> tuple[Floats, Floats, Floats]:
     return (basis @ u)[:, :rank], s[:rank], vt[:rank]
 
 
-def _rank(model: Path, jacobian: Floats) -> int:
-    size, former = float(model.stat().st_size), read_info(model).prime
-    if former:
-        size -= _BYTES * (former.features.size + former.shifts.size)
-    affordable = int(SHARE * size / (_BYTES * sum(jacobian.shape)))
-    return int(max(1, min(affordable, *jacobian.shape)))
+def _rank(model: Path, jacobian: Floats, signed: int = 0) -> int:
+    """What the file's size pays for, beside so many bytes of signatures."""
+    size = unprimed_size(model)
+    affordable = min(SHARE * size, ALL * size - BYTES * signed)
+    return int(max(1, min(affordable / (BYTES * sum(jacobian.shape)), *jacobian.shape)))
 
 
 def _mirrored(engine: Engine, groups: list[Floats]) -> float:

@@ -54,6 +54,14 @@ def token_statistics(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "tokens.npz"
 
 
+@pytest.fixture(scope="session")
+def signed_digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The embedded ViT with signatures, from the few digits that ship with it."""
+    import signed
+
+    return signed.make(tmp_path_factory.mktemp("signed") / "signed.onnx")
+
+
 @pytest.fixture
 def sessions(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Every session that is opened."""

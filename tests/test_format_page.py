@@ -24,8 +24,10 @@ from zotta_edge.format import (
     to_metadata,
 )
 from zotta_edge.models import embedded
+from zotta_edge.runtime.engine.model_info import read_info
 from zotta_edge.runtime.methods.registry import METHODS
 from zotta_edge.runtime.state import file as states
+from zotta_edge.signatures import MAPS, UNITS, Signatures
 from zotta_edge.source_moments import Site, SourceMoments
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "format.md").read_text()
@@ -66,12 +68,20 @@ def test_keys_of_the_model_file() -> None:
         ("calibration", Calibration, STATISTICS),
         ("prime", Prime, ("features", "shifts")),
         ("moments", SourceMoments, ("mean", "variance", "energy", "first_mean", "first_std")),
+        ("signatures", Signatures, (*MAPS, *UNITS)),
     ],
 )
 def test_fields_of_the_model_file(key: str, kind: Any, arrays: tuple[str, ...]) -> None:
     told = names(table(MODEL, f"\n`zotta.{key}`"))
     assert told == [name for name in told if name in {field.name for field in fields(kind)}]
     assert set(told) == {field.name for field in fields(kind)} - set(arrays)
+
+
+def test_keys_of_a_signed_file(signed_digits: Path) -> None:
+    told = names(table(MODEL, "| key | meaning |"))
+    told += names(table(MODEL, "| key of signed files | meaning |"))
+    held = set(to_metadata(read_info(signed_digits)))
+    assert set(told) == held | {"zotta.trial", "zotta.moments", "zotta.moments.values"}
 
 
 def test_fields_of_a_norm() -> None:
@@ -109,3 +119,12 @@ def test_fields_of_every_state(token_statistics: Path) -> None:
         heading = f"| {method} | meaning |"
         own = set(names(table(STATE, heading))) if heading in STATE else set()
         assert shared | own == held, method
+
+
+def test_fields_of_a_signed_files_state(signed_digits: Path) -> None:
+    held = AdaptiveModel.load(signed_digits).arrays()
+    told = names(table(STATE, "| every method | meaning |"))
+    told += names(table(STATE, "| primed | meaning |"))
+    heading = "| primed, of a signed file | meaning, instead of `method.lens.filter` |"
+    told = [name for name in told if not name.startswith("method.lens.filter")]
+    assert set(told + names(table(STATE, heading))) == set(held)

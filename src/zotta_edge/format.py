@@ -5,7 +5,6 @@ alone can read it (`session.get_modelmeta().custom_metadata_map`). Small things 
 base64 of little-endian numbers.
 """
 
-import base64
 import binascii
 import json
 from collections.abc import Mapping
@@ -16,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zotta_edge.errors import ZottaError
+from zotta_edge.packing import coded, coded_bytes, decode, decode_bytes, encode, matrix
+from zotta_edge.signatures import Signatures, signatures_from_metadata, signatures_to_metadata
 from zotta_edge.source_moments import (
     SourceMoments,
     moments_from_metadata,
@@ -186,6 +187,7 @@ class ModelInfo:
     prime: Prime | None = None
     trial: Trial | None = None
     moments: SourceMoments | None = None
+    signatures: Signatures | None = None
 
     @property
     def norms(self) -> tuple[Norm, ...]:
@@ -196,8 +198,8 @@ class ModelInfo:
         return self.calibration.chosen if self.calibration else ()
 
     def with_calibration(self, calibration: Calibration | None) -> "ModelInfo":
-        """A prime belongs to the layers that were chosen, and goes with them, as moments do."""
-        return replace(self, calibration=calibration, prime=None, moments=None)
+        """A prime belongs to the layers that were chosen, and goes with them, as all else does."""
+        return replace(self, calibration=calibration, prime=None, signatures=None, moments=None)
 
 
 def to_metadata(info: ModelInfo) -> dict[str, str]:
@@ -213,7 +215,7 @@ def to_metadata(info: ModelInfo) -> dict[str, str]:
         "zotta.labels": list(info.labels),
     }
     metadata = {key: json.dumps(value, separators=(",", ":")) for key, value in entries.items()}
-    metadata["zotta.affines"] = _encode(flat)
+    metadata["zotta.affines"] = encode(flat)
     if info.trial:
         metadata["zotta.trial"] = json.dumps(asdict(info.trial), separators=(",", ":"))
     if info.calibration:
@@ -222,6 +224,8 @@ def to_metadata(info: ModelInfo) -> dict[str, str]:
         metadata |= _prime_to_metadata(info.prime)
     if info.moments:
         metadata |= moments_to_metadata(info.moments)
+    if info.signatures:
+        metadata |= signatures_to_metadata(info.signatures)
     return metadata
 
 
@@ -282,6 +286,8 @@ def _check(info: ModelInfo) -> None:
         arrays += [calibration.embedding_mean, calibration.embedding_std]
     if info.prime:
         arrays += [info.prime.features, info.prime.shifts]
+    if info.signatures:
+        arrays += info.signatures.arrays
     if not all(np.isfinite(array).all() for array in arrays):
         raise ValueError("numbers that are not finite")
 
@@ -297,7 +303,7 @@ def _parse(metadata: Mapping[str, str]) -> ModelInfo:
         preprocessing=Preprocessing(**preprocessing),
         layers=layers,
         recipe=Recipe(**entry("recipe")),
-        affines=_split_affines(layers, _decode(metadata["zotta.affines"])),
+        affines=_split_affines(layers, decode(metadata["zotta.affines"])),
         classes=int(entry("classes")),
         checks=entry("checks"),
         labels=tuple(entry("labels")),
@@ -305,6 +311,7 @@ def _parse(metadata: Mapping[str, str]) -> ModelInfo:
         prime=_prime(metadata, layers) if "zotta.prime" in metadata else None,
         trial=_trial(entry("trial")) if "zotta.trial" in metadata else None,
         moments=moments_from_metadata(metadata),
+        signatures=signatures_from_metadata(metadata),
     )
 
 
@@ -357,22 +364,22 @@ def _calibration_to_metadata(calibration: Calibration) -> dict[str, str]:
     embedding = [calibration.embedding_mean, calibration.embedding_std]
     return {
         "zotta.calibration": json.dumps(plain, separators=(",", ":")),
-        "zotta.statistics": _encode(np.concatenate([*calibration.mean, *calibration.std])),
-        "zotta.embedding": _encode(np.concatenate(embedding)),
+        "zotta.statistics": encode(np.concatenate([*calibration.mean, *calibration.std])),
+        "zotta.embedding": encode(np.concatenate(embedding)),
     }
 
 
 def _calibration(metadata: Mapping[str, str], layers: tuple[Layer, ...]) -> Calibration:
     plain = json.loads(metadata["zotta.calibration"])
     pixels = plain.pop("pixels", None)
-    flat = _decode(metadata["zotta.statistics"])
+    flat = decode(metadata["zotta.statistics"])
     channels = [layer.channels for layer in layers]
     if len(flat) != 2 * sum(channels):
         raise ValueError(f"{len(flat)} statistics for {2 * sum(channels)} channels")
     if any(not 0 <= index < len(layers) for index in plain["chosen"]):
         raise ValueError(f"chosen layers {plain['chosen']} of {len(layers)}")
     parts = np.split(flat, np.cumsum(channels * 2)[:-1])
-    embedding = _decode(metadata["zotta.embedding"]).reshape(2, -1)
+    embedding = decode(metadata["zotta.embedding"]).reshape(2, -1)
     return Calibration(
         mean=tuple(parts[: len(layers)]),
         std=tuple(parts[len(layers) :]),
@@ -390,10 +397,10 @@ _MATRICES = ("features", "shifts")
 
 def _prime_to_metadata(prime: Prime) -> dict[str, str]:
     plain = {key: value for key, value in vars(prime).items() if key not in _MATRICES}
-    both = np.concatenate([_coded(prime.features), _coded(prime.shifts)])
+    both = np.concatenate([coded(prime.features), coded(prime.shifts)])
     return {
         "zotta.prime": json.dumps(plain, separators=(",", ":")),
-        "zotta.jacobian": _encode(both, "i1"),
+        "zotta.jacobian": encode(both, "i1"),
     }
 
 
@@ -404,33 +411,9 @@ def _prime(metadata: Mapping[str, str], layers: tuple[Layer, ...]) -> Prime:
         raise ValueError(f"primed layers {list(chosen)} of {len(layers)}")
     channels = sum(layer.channels for layer in layers[min(chosen) :])
     shifts = sum(layers[index].parameters for index in chosen) // 2
-    coded = np.frombuffer(base64.b64decode(metadata["zotta.jacobian"], validate=True), np.int8)
-    rank, rest = divmod(len(coded), channels + shifts + 2 * _SCALE.itemsize)
+    stored = decode_bytes(metadata["zotta.jacobian"])
+    rank, rest = divmod(len(stored), coded_bytes(channels, 1) + coded_bytes(shifts, 1))
     if rest or not rank:
-        raise ValueError(f"{len(coded)} bytes of Jacobian for {channels} x {shifts}")
-    left, right = np.split(coded, [rank * (channels + _SCALE.itemsize)])
-    return Prime(_matrix(left, rank), _matrix(right, rank), layers=chosen, **plain)
-
-
-_SCALE = np.dtype("<f4")
-
-
-def _coded(matrix: Floats) -> NDArray[np.int8]:
-    """A matrix in bytes, with a scale of its own for each column: the scales, then the rows."""
-    scale = np.maximum(np.abs(matrix).max(axis=0) / 127, np.float32(1e-30)).astype(_SCALE)
-    return np.concatenate([scale.view(np.int8), np.rint(matrix / scale).astype(np.int8).ravel()])
-
-
-def _matrix(coded: NDArray[np.int8], columns: int) -> Floats:
-    """The reverse of `_coded`."""
-    scale, rows = np.split(coded, [columns * _SCALE.itemsize])
-    values: Floats = rows.reshape(-1, columns).astype(np.float32)
-    return values * np.frombuffer(scale.tobytes(), _SCALE)
-
-
-def _encode(values: NDArray[Any], kind: str = "<f4") -> str:
-    return base64.b64encode(np.ascontiguousarray(values, dtype=kind).tobytes()).decode("ascii")
-
-
-def _decode(text: str, kind: str = "<f4") -> Floats:
-    return np.frombuffer(base64.b64decode(text, validate=True), dtype=kind).astype(np.float32)
+        raise ValueError(f"{len(stored)} bytes of Jacobian for {channels} x {shifts}")
+    left, right = np.split(stored, [coded_bytes(channels, rank)])
+    return Prime(matrix(left, rank), matrix(right, rank), layers=chosen, **plain)

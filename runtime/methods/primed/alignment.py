@@ -74,9 +74,12 @@ class Alignment:
         large = self._settings.large_step * np.linalg.norm(self._parameters.source)
         return bool(np.linalg.norm(self.theta - before) > large)
 
-    def move(self, outputs: Outputs, weights: Doubles) -> None:
-        """Take a batch that was answered with theta into r, and move theta to take r back."""
-        self._observe(pooled(outputs, self._first), weights)
+    def move(self, outputs: Outputs, weights: Doubles, explained: Floats | float = 0.0) -> None:
+        """Take a batch that was answered with theta into r, and move theta to take r back.
+
+        `explained` is what of each image's offset its own move accounts for.
+        """
+        self._observe(pooled(outputs, self._first) - explained, weights)
         offset, source = self._offset.significant(), self._parameters.source
         if not offset.any():
             self.theta = source

@@ -28,8 +28,8 @@ class EmbeddingCorrection:
         variance = np.square(calibration.embedding_std, dtype=np.float64)
         self._offset = Offset(variance, np.array([len(variance)]), mix, settings)
 
-    def observe(self, outputs: Outputs, weights: Doubles) -> None:
-        self._offset.add(outputs.embedding - self._mean, weights)
+    def observe(self, outputs: Outputs, weights: Doubles, explained: Floats | float = 0.0) -> None:
+        self._offset.add(outputs.embedding - self._mean - explained, weights)
 
     def delta(self) -> Floats:
         """How far the embedding is off, as far as that is significant, [E]."""

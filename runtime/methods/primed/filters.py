@@ -1,7 +1,7 @@
 """Image filters that undo some of what weather, a lens or a sensor does, on prepared batches."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -52,6 +52,13 @@ class Filters:
         for image, out in zip(self._planes(batch), self._planes(result), strict=True):
             np.clip(self._filters[name](image), *self._range, out=out)
         return result
+
+    def each(self, names: Sequence[str], batch: Floats) -> Floats:
+        """Every image through a filter of its own."""
+        if all(name == AS_IS for name in names):
+            return batch
+        filtered = [self(name, batch[at : at + 1]) for at, name in enumerate(names)]
+        return np.concatenate(filtered)
 
     def _planes(self, batch: Floats) -> Floats:
         """A view with the channels first."""

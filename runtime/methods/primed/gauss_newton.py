@@ -27,6 +27,15 @@ class GaussNewton:
         move: Floats = self._shifts @ back.astype(np.float32)
         return move
 
+    def steps(self, offsets: Floats) -> Floats:
+        """The same for a row each, [n, D] -> [n, d]."""
+        back = -(offsets @ self._features) @ self._inner.T.astype(np.float32)
+        return np.asarray(back @ self._shifts.T, np.float32)
+
+    def effects(self, moves: Floats) -> Floats:
+        """J move of a row each, [n, d] -> [n, D]."""
+        return np.asarray((moves @ self._shifts) @ self._features.T, np.float32)
+
     def effect(self, move: Floats) -> Floats:
         """J move: how far the features should go with it, [D]."""
         effect: Floats = self._features @ (move @ self._shifts)

@@ -9,20 +9,28 @@ from numpy.typing import NDArray
 from zotta_edge.format import Floats
 from zotta_edge.runtime.engine.engine import Engine, Outputs
 from zotta_edge.runtime.events import Events, StreamChanged
+from zotta_edge.runtime.io.preprocessing import mirrored
 from zotta_edge.runtime.methods.contract import calibration_of
 from zotta_edge.runtime.methods.primed.budget import PassBudget
 from zotta_edge.runtime.methods.primed.filter_choice import FilterChoice
 from zotta_edge.runtime.methods.primed.filters import AS_IS, Filters
+from zotta_edge.runtime.methods.primed.published import Published
 from zotta_edge.runtime.methods.primed.settings import PrimedSettings
 from zotta_edge.runtime.methods.primed.stream_watch import StreamWatch
+from zotta_edge.runtime.methods.primed.view import View
 from zotta_edge.runtime.state import fields as states
-from zotta_edge.runtime.watch.statistics import Doubles
 from zotta_edge.runtime.zeroth.forward import Batch
 from zotta_edge.runtime.zeroth.parameters import Parameters
 
 
 class Lens:
-    """Filters every batch, watches the stream, and tries filters when the stream has drifted."""
+    """For files without signatures: one filter for all images, found by trial.
+
+    Filters every batch, watches the stream, and tries filters when the stream has
+    drifted.
+    """
+
+    common = None  # images have no filters of their own
 
     def __init__(
         self,
@@ -35,7 +43,7 @@ class Lens:
         info, calibration = engine.info, calibration_of(engine.info)
         self._engine, self._parameters, self._budget = engine, parameters, budget
         self._settings, self._events = settings, events
-        self.preprocessing = info.preprocessing
+        self._p = info.preprocessing
         self.filters = Filters(info.preprocessing, calibration.pixels)
         self.choice = FilterChoice(self.filters, calibration, settings, events)
         self.watch = StreamWatch(info, engine.chosen, settings)
@@ -44,9 +52,25 @@ class Lens:
         self.choice.reset()
         self.watch.reset()
 
-    def __call__(
-        self, images: Floats, reserve: float, unevenness: float
-    ) -> tuple[Batch, Doubles, bool]:
+    @property
+    def filter(self) -> str:
+        return self.choice.name
+
+    @property
+    def reserve(self) -> float:
+        return self.choice.reserve
+
+    def forget(self) -> None:
+        """Drop the filter: its answers were all alike."""
+        self.choice.reset()
+
+    def read(self, images: Floats, known: Published, mirror: bool = False) -> View:
+        """The batch by what is published, seen in a mirror if asked for; changes nothing."""
+        filtered = self.filters(known.filter, images)
+        seen = mirrored(filtered, self._p) if mirror else filtered
+        return View(self.batch(seen), np.zeros(len(images)))
+
+    def __call__(self, images: Floats, reserve: float, unevenness: float) -> View:
         """The batch through the right filter, its weights, and whether to forget what was learned.
 
         Weights say how new each image is. What was learned no longer holds when another stream
@@ -67,7 +91,7 @@ class Lens:
         if refiltered:
             batch, features = self._filtered_again(images)
             self.watch.begin(features, weights, min(len(images), self.watch.unchanged))
-        return batch, weights, changed or refiltered
+        return View(batch, weights, changed or refiltered)
 
     def _tried(self, novel: Floats) -> bool:
         """Whether a trial on images that are new found another filter."""

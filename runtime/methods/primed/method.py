@@ -38,15 +38,15 @@ from zotta_edge.runtime.methods.primed.class_mix import ClassMix
 from zotta_edge.runtime.methods.primed.embedding import EmbeddingCorrection
 from zotta_edge.runtime.methods.primed.lens import Lens
 from zotta_edge.runtime.methods.primed.mirror import Mirror
+from zotta_edge.runtime.methods.primed.own_lens import OwnLens
 from zotta_edge.runtime.methods.primed.published import Published
 from zotta_edge.runtime.methods.primed.settings import PrimedSettings
+from zotta_edge.runtime.methods.primed.view import View
 from zotta_edge.runtime.state import fields as states
 from zotta_edge.runtime.watch.class_memory import ClassMemory
 from zotta_edge.runtime.watch.collapse import Collapse
 from zotta_edge.runtime.watch.guard import GuardCounts
-from zotta_edge.runtime.watch.statistics import Doubles
 from zotta_edge.runtime.watch.trust_region import Distance
-from zotta_edge.runtime.zeroth.forward import Batch
 from zotta_edge.runtime.zeroth.parameters import Parameters
 
 
@@ -64,8 +64,9 @@ class Primed:
         parameters = Parameters(info, engine.chosen)
         distance = Distance(parameters.source, settings, events)
         self._engine, self._parameters, self._events = engine, parameters, events
+        self._alone = settings.episodic and info.signatures is not None
         self._budget = PassBudget(settings)
-        self._lens = Lens(engine, parameters, self._budget, settings, events)
+        self._lens = self._opened_lens(prime, settings)
         shift = self._lens.stem_shift
         self._mix = ClassMix(info.classes, calibration.samples, shift, settings)
         self._alignment = Alignment(prime, calibration, parameters, self._mix, distance, settings)
@@ -83,63 +84,80 @@ class Primed:
         self._publish()
 
     def predict(self, images: Floats) -> Answer:
+        if self._alone:  # each image by its own signature, no stream
+            return self.read(images)
         before = self._published
         self._budget.earn(len(images))
         reserve = self._mirror.reserve(len(images))
-        batch, weights, begins_anew = self._lens(images, reserve, self._mix.unevenness)
-        if begins_anew:
+        view = self._lens(images, reserve, self._mix.unevenness)
+        if view.begins_anew:
             self._forget()
-        outputs = batch(self._alignment.theta)
-        self._move(outputs, weights)
+        outputs = view.answer(self._alignment.theta)
+        self._move(outputs, view)
         if self._can_answer_again(len(images)) and self._alignment.is_large_step(before.theta):
             self._budget.spend(self._engine.cone_share * len(images))
-            outputs = batch(self._alignment.theta)
+            outputs = view.answer(self._alignment.theta)
         if not self._memory.active:
-            self._embedding.observe(outputs, weights)
+            self._embedding.observe(outputs, view.weights, view.deltas)
         known = self._publish()
         mirror = self._mirror.wanted(known) and self._budget.credit > 0
         self._budget.spend(len(images) if mirror else 0)
-        logits = self._logits(outputs, images, known, mirror)
-        if self._collapsed(logits, batch):
+        logits = self._logits(outputs, images, known, view.deltas, mirror)
+        if self._collapsed(logits, view):
             known = self._publish()
         adapted = known.theta is not before.theta or known.filter != before.filter
-        return Answer(self._memory(logits, weights), adapted, known.drift)
+        return Answer(self._memory(logits, view.weights), adapted, known.drift)
 
     def read(self, images: Floats) -> Answer:
         known = self._published  # taken once: a call beside this one may replace it
-        outputs = self._lens.batch(self._lens.filters(known.filter, images))(known.theta)
-        logits = self._logits(outputs, images, known, self._mirror.wanted(known))
+        view = self._lens.read(images, known)
+        outputs = view.answer(known.theta)
+        logits = self._logits(outputs, images, known, view.deltas, self._mirror.wanted(known))
         return Answer(logits, False, known.drift)
 
-    def _move(self, outputs: Outputs, weights: Doubles) -> None:
+    def _opened_lens(self, prime: Prime, settings: PrimedSettings) -> Lens | OwnLens:
+        engine, parameters, events = self._engine, self._parameters, self._events
+        signatures = engine.info.signatures
+        if signatures is None:
+            return Lens(engine, parameters, self._budget, settings, events)
+        return OwnLens(engine, signatures, prime, parameters, settings, events)
+
+    def _move(self, outputs: Outputs, view: View) -> None:
         self._lens.watch.observe_adapted(outputs)
         if self._memory.active:  # a run of one class is a mix, and no drift
             return
-        self._mix.observe(outputs.logits, weights)
+        self._mix.observe(outputs.logits, view.weights)
         before = self._alignment.phase
-        self._alignment.move(outputs, weights)
+        self._alignment.move(outputs, view.weights, view.explained)
         after, drift = self._alignment.phase, self._lens.watch.drift.score
         if after != before:
             self._events.report(PhaseChanged(before, after, f"drift {drift:.2f}"))
 
-    def _logits(self, outputs: Outputs, images: Floats, known: Published, mirror: bool) -> Floats:
+    def _logits(
+        self,
+        outputs: Outputs,
+        images: Floats,
+        known: Published,
+        own: Floats | float,
+        mirror: bool,
+    ) -> Floats:
         logits = self._mirror.averaged(outputs.logits, images, known) if mirror else outputs.logits
-        return self._embedding.corrected(logits, known.delta)
+        return self._embedding.corrected(logits, known.delta + own)
 
     def _publish(self) -> Published:
-        name, drift = self._lens.choice.name, self._lens.watch.drift.score
+        name, drift = self._lens.filter, self._lens.watch.drift.score
         delta = self._embedding.delta()
         if self._alignment.at_source:  # what no layer shows is content
             delta = np.zeros_like(delta)
-        known = Published(self._alignment.theta, delta, name, drift)
+        known = Published(self._alignment.theta, delta, name, drift, self._lens.common)
         self._published = known
         return known
 
-    def _collapsed(self, logits: Floats, batch: Batch) -> bool:
+    def _collapsed(self, logits: Floats, view: View) -> bool:
         at_source, source = self._alignment.at_source, self._parameters.source
-        collapsed = self._collapse.happened(logits, at_source, lambda: batch(source).logits)
+        collapsed = self._collapse.happened(logits, at_source, lambda: view.answer(source).logits)
         if collapsed:
-            self._lens.choice.reset()
+            self._lens.forget()
             self._forget()
         return collapsed
 
@@ -150,8 +168,9 @@ class Primed:
         self._mix.reset()
 
     def _can_answer_again(self, images: int) -> bool:
-        reserve = self._lens.choice.reserve
-        return self._budget.credit - reserve - self._mirror.reserve(images) > 0
+        reserve = self._lens.reserve + self._mirror.reserve(images)
+        owed = self._engine.cone_share * images if self._engine.info.signatures else 0.0
+        return self._budget.credit - reserve > owed
 
     def state(self) -> dict[str, NDArray[Any]]:
         return states.states_of(self._parts())
@@ -179,7 +198,7 @@ class Primed:
             "drift": self._lens.watch.drift.score,
             "significance": self._lens.watch.drift.significance,
             "distance": self._alignment.distance,
-            "filter": self._lens.choice.name,
+            "filter": self._lens.filter,
             "class_memory": self._memory.status(),
             "guard": self._counts.to_dict(),
             "layers": list(self._engine.chosen),

@@ -3,8 +3,8 @@
 import numpy as np
 
 from zotta_edge.format import Floats, Prime
-from zotta_edge.runtime.io.preprocessing import mirrored
 from zotta_edge.runtime.methods.primed.lens import Lens
+from zotta_edge.runtime.methods.primed.own_lens import OwnLens
 from zotta_edge.runtime.methods.primed.published import Published
 from zotta_edge.runtime.methods.primed.settings import PrimedSettings
 
@@ -16,7 +16,9 @@ class Mirror:
     source images and their mirror images the same class.
     """
 
-    def __init__(self, prime: Prime, lens: Lens, source: Floats, settings: PrimedSettings) -> None:
+    def __init__(
+        self, prime: Prime, lens: Lens | OwnLens, source: Floats, settings: PrimedSettings
+    ) -> None:
         agrees = prime.mirrored >= settings.mirror_agreement
         self._available = settings.budget >= 2 and agrees
         self._lens, self._source, self._parts = lens, source, settings.mirror_parts
@@ -37,5 +39,4 @@ class Mirror:
         return mean
 
     def _answer(self, images: Floats, known: Published) -> Floats:
-        filtered = self._lens.filters(known.filter, images)
-        return self._lens.batch(mirrored(filtered, self._lens.preprocessing))(known.theta).logits
+        return self._lens.read(images, known, mirror=True).answer(known.theta).logits

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from zotta_edge.format import Floats
+from zotta_edge.runtime.methods.primed.sameness import Common
 
 
 class Published(NamedTuple):
@@ -12,3 +13,4 @@ class Published(NamedTuple):
     delta: Floats  # offset of the embedding, [E]
     filter: str
     drift: float
+    common: Common | None = None  # what images with filters of their own have in common

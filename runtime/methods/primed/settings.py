@@ -55,6 +55,28 @@ class PrimedSettings(
 ):
     """Chosen on the four extra corruptions (docs/primed.md, "How it was chosen")."""
 
+    filter_margin: float = option(
+        0.1,
+        "least log gain that an image's own signature must promise for a filter to be used",
+        low=0,
+    )
+    own_least: float = option(
+        0.5,
+        "of the mean squared shift that signatures of source images ask for: up to this much an "
+        "image's own move is nothing",
+        low=0,
+    )
+    common_minimum: float = option(
+        8.0,
+        "images after which half of what a stream's images have in common counts",
+        low=0,
+    )
+    common_power: float = option(
+        4.0,
+        "power of how far the images of a stream ask for the same filter: high, so that many "
+        "worlds at once have nothing in common",
+        low=0,
+    )
     damping: float = option(
         3.0, "lambda of the Gauss-Newton step, relative to J^T J's mean diagonal", low=1e-3
     )

@@ -34,16 +34,20 @@ from zotta_edge.runtime.state.file import save
 Floats = NDArray[np.float32]
 SIZES = (8, 1, 5, 8, 3, 1)  # of the batches of a stream
 STATELESS = ("none", "lame", "bn_adapt", "alpha_bn", "leantta")
-# BatchNorm's statistics are of no use to models without it; moments are measured in a test's copy.
+# BatchNorm's statistics are of no use to models without it; moments are measured in a test's copy,
+# and signatures are primed alignment's.
 BATCH_NORM = ("bn_adapt", "alpha_bn", "leantta", "unmix_tns")
-MODELS = dict.fromkeys(BATCH_NORM, ("batch-norm",)) | {"moments": ("aligned",)}
+MODELS = dict.fromkeys(BATCH_NORM, ("batch-norm",)) | {
+    "moments": ("aligned",),
+    "primed": ("vit", "resnet", "signed"),
+}
 CASES = [(method, model) for method in METHODS for model in MODELS.get(method, ("vit", "resnet"))]
 cases = pytest.mark.parametrize(("method", "model"), CASES)
 
 
 @pytest.fixture(scope="module")
 def models(
-    tmp_path_factory: pytest.TempPathFactory, residual_net: onnx.ModelProto
+    tmp_path_factory: pytest.TempPathFactory, residual_net: onnx.ModelProto, signed_digits: Path
 ) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("models")
     source = folder / "source.onnx"
@@ -52,13 +56,15 @@ def models(
     export_model(str(source), folder / "batch-norm.onnx", options)
     shutil.copy(embedded.MODEL, folder / "vit.onnx")
     shutil.copy(embedded.RESNET, folder / "resnet.onnx")
+    shutil.copy(signed_digits, folder / "signed.onnx")
     digits = np.stack([sample.image for sample in embedded.corrupted_stream()][:64])
     for name in ("vit", "resnet"):
         info = read_info(folder / f"{name}.onnx")
         clean = as_batch(list(digits), info.preprocessing)
         write_token_statistics(folder / f"{name}.onnx", info, clean, folder / f"{name}.npz")
     with_moments(embedded.RESNET, folder / "aligned.onnx", embedded.digits(64))
-    return {name: folder / f"{name}.onnx" for name in ("vit", "resnet", "batch-norm", "aligned")}
+    names = ("vit", "resnet", "batch-norm", "aligned", "signed")
+    return {name: folder / f"{name}.onnx" for name in names}
 
 
 @pytest.fixture(scope="module")

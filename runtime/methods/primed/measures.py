@@ -1,0 +1,160 @@
+"""Cheap measures of an image, which tell how it is degraded before any pass is spent on it.
+
+Brightness and colour, edges at several scales, noise, flat and saturated pixels, levels, lines.
+They are logarithms where a size is meant, so that products of strengths are sums.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zotta_edge.format import Floats, Preprocessing
+
+_TINY = np.float32(1e-4)  # of a pixel's range: less is not seen
+_FLAT = 0.004  # one level of 256
+_LARGE = 64  # pixels a side: larger images have a fourth scale, and larger tiles
+_BAND = 16  # rows: of larger images every other band of so many is looked at
+_BINS = 64  # of the levels' histogram
+_AT_ONCE = 32_768  # pixels: small images are measured together, large ones fit the cache
+_ALL = (1, 2, 3)  # band, row, column
+
+
+class Measures:
+    """[batch, C, H, W], prepared for the network -> [batch, count].
+
+    >>> measures = Measures(Preprocessing(32, 32, (0.5,), (0.5,)))
+    >>> measures(np.zeros((4, 1, 32, 32), np.float32)).shape == (4, measures.count)
+    True
+    """
+
+    def __init__(self, p: Preprocessing) -> None:
+        self._last = p.layout == "NHWC"
+        self._mean, self._std = (np.array(v, np.float32) for v in (p.mean, p.std))
+        self._chunk = max(1, _AT_ONCE // (p.height * p.width))
+        self._large = min(p.height, p.width) > _LARGE
+        sides = (p.height, p.width)
+        blank = np.zeros((1, *((*sides, p.channels) if self._last else (p.channels, *sides))))
+        self.count = self(blank.astype(np.float32)).shape[1]
+
+    def __call__(self, batch: Floats) -> Floats:
+        planes = batch.transpose(0, 3, 1, 2) if self._last else batch
+        starts = range(0, len(planes), self._chunk)
+        return np.concatenate([self._measure(planes[at : at + self._chunk]) for at in starts])
+
+    def _measure(self, images: Floats) -> Floats:
+        bands = np.moveaxis(self._bands(images), 1, -1) * self._std + self._mean
+        pixels = np.ascontiguousarray(np.moveaxis(bands, -1, 0))  # [C, n, band, row, column]
+        grey = pixels.mean(axis=0)
+        scales, side = ((1, 2, 4, 8), 16) if self._large else ((1, 2, 4), 4)
+        found = [*_levels(grey), *_colours(pixels), *_edges(grey, scales), *_noise(grey)]
+        return np.stack([*found, *_tiles(grey, side), *_lines(grey)], axis=1).astype(np.float32)
+
+    def _bands(self, images: Floats) -> Floats:
+        """A view [n, C, band, row, column]."""
+        n, channels, height, width = images.shape
+        if not self._large:
+            return images[:, :, None]
+        count = height // (2 * _BAND)
+        whole = images[:, :, : count * 2 * _BAND]
+        bands: Floats = whole.reshape(n, channels, count, 2 * _BAND, width)[:, :, :, :_BAND]
+        return bands
+
+
+def _log(values: Floats) -> Floats:
+    logarithm: Floats = np.log(np.maximum(values, 0) + _TINY)
+    return logarithm
+
+
+def _share(where: NDArray[np.bool_]) -> Floats:
+    share: Floats = where.mean(axis=_ALL, dtype=np.float32)
+    return share
+
+
+def _levels(grey: Floats) -> list[Floats]:
+    """Brightness, contrast, what is black or white, and how many levels there are."""
+    mean = grey.mean(axis=_ALL)
+    counts = _histograms(grey)
+    share = counts / grey[0].size
+    entropy = -(share * np.log(share + 1e-9)).sum(axis=1)
+    between = np.maximum.accumulate(counts > 0, axis=1)
+    between &= np.maximum.accumulate(counts[:, ::-1] > 0, axis=1)[:, ::-1]
+    taken = (counts > 0).sum(axis=1) / between.sum(axis=1)  # of the levels from darkest to lightest
+    spread = _log(grey.std(axis=_ALL))
+    return [mean, mean**2, spread, _share(grey < 0.02), _share(grey > 0.98), entropy, taken]
+
+
+def _histograms(grey: Floats) -> NDArray[np.intp]:
+    levels = (grey * (_BINS - 0.01)).clip(0, _BINS - 1).astype(np.intp)
+    levels += np.arange(len(grey))[:, None, None, None] * _BINS
+    return np.bincount(levels.ravel(), minlength=len(grey) * _BINS).reshape(-1, _BINS)
+
+
+def _colours(pixels: Floats) -> list[Floats]:
+    if len(pixels) != 3:
+        return []
+    red, green, blue = pixels
+    found = [_log(np.minimum(np.minimum(red, green), blue).mean(axis=_ALL))]
+    for other in (red - green, blue - np.float32(0.5) * (red + green)):
+        steps = np.abs(other[..., 1:] - other[..., :-1]).mean(axis=_ALL)
+        found += [other.mean(axis=_ALL), _log(other.std(axis=_ALL)), _log(steps)]
+    return found
+
+
+def _edges(grey: Floats, scales: tuple[int, ...]) -> list[Floats]:
+    """Their energy along rows and columns at each scale."""
+    found: list[Floats] = []
+    for scale in scales:
+        across = np.abs(grey[:, :, ::scale, scale:] - grey[:, :, ::scale, :-scale])
+        down = np.abs(grey[:, :, scale:, ::scale] - grey[:, :, :-scale, ::scale])
+        a, b = across.mean(axis=_ALL), down.mean(axis=_ALL)
+        found += [_log(a + b), np.abs(_log(a) - _log(b))]
+        if scale == 1:
+            tails = _log(np.square(across).mean(axis=_ALL)) - 2 * _log(a)
+            found += [tails, _share(across < _FLAT), _share(down < _FLAT)]
+    return found
+
+
+def _noise(grey: Floats) -> list[Floats]:
+    """What is out of line with its neighbours, and whether neighbours agree in it."""
+    left, middle, right = grey[..., :-2], grey[..., 1:-1], grey[..., 2:]
+    bend = left + right - 2 * middle
+    both = np.abs(bend[:, :, 2:] - 2 * bend[:, :, 1:-1] + bend[:, :, :-2])  # Immerkaer's noise
+    low, high = np.minimum(left, right), np.maximum(left, right)
+    out = np.maximum(np.maximum(low - middle, middle - high), 0)
+    far = out.mean(axis=_ALL)
+    energy = np.square(bend).mean(axis=_ALL) + _TINY**2
+    neighbours = (
+        (bend[..., 1:] * bend[..., :-1]).mean(axis=_ALL) / energy,
+        (bend[..., 2:] * bend[..., :-2]).mean(axis=_ALL) / energy,
+        (bend[:, :, 1:] * bend[:, :, :-1]).mean(axis=_ALL) / energy,
+    )
+    tails = _log(np.square(out).mean(axis=_ALL)) - 2 * _log(far)
+    sizes = [_log(both.mean(axis=_ALL)), _log(np.abs(bend).mean(axis=_ALL)), _log(far)]
+    return [*sizes, tails, _share(out > 0.1), *neighbours]
+
+
+def _tiles(grey: Floats, side: int) -> list[Floats]:
+    """How brightness and contrast vary over the image, and the least of either."""
+    n, bands, height, width = grey.shape
+    rows, columns = height // side, width // side
+    whole = grey[:, :, : rows * side, : columns * side]
+    tiles = whole.reshape(n, bands * rows, side, columns, side)
+    mean, square = tiles.mean(axis=(2, 4)), np.square(tiles).mean(axis=(2, 4))
+    spread = np.sqrt(np.maximum(square - np.square(mean), 0)).reshape(n, -1)
+    few = max(spread.shape[1] // 10, 1) - 1
+    calmest = np.partition(spread, few, axis=1)[:, few]
+    found = [_log(mean.std(axis=(1, 2))), _log(spread.mean(axis=1)), _log(calmest)]
+    return [*found, mean.min(axis=(1, 2)), mean.max(axis=(1, 2))]
+
+
+def _lines(grey: Floats) -> list[Floats]:
+    """Rows and columns that differ from the next ones as a whole."""
+    rows, columns = grey.mean(axis=3), grey.mean(axis=(1, 2))
+    return [
+        _log(np.abs(_bends(rows)).mean(axis=(1, 2))),
+        _log(np.abs(_bends(columns)).mean(axis=1)),
+    ]
+
+
+def _bends(profile: Floats) -> Floats:
+    bends: Floats = profile[..., 2:] - 2 * profile[..., 1:-1] + profile[..., :-2]
+    return bends

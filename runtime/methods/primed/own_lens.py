@@ -1,0 +1,135 @@
+"""How the network sees images one by one: each through the filter it needs, with its own move."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zotta_edge.format import Floats, Prime
+from zotta_edge.runtime.engine.engine import Engine
+from zotta_edge.runtime.events import Events, StreamChanged
+from zotta_edge.runtime.io.preprocessing import mirrored
+from zotta_edge.runtime.methods.contract import calibration_of
+from zotta_edge.runtime.methods.primed.filters import AS_IS, Filters
+from zotta_edge.runtime.methods.primed.measures import Measures
+from zotta_edge.runtime.methods.primed.own_moves import OwnMoves
+from zotta_edge.runtime.methods.primed.published import Published
+from zotta_edge.runtime.methods.primed.sameness import Common, Sameness
+from zotta_edge.runtime.methods.primed.settings import PrimedSettings
+from zotta_edge.runtime.methods.primed.signature import Maps, best_filters
+from zotta_edge.runtime.methods.primed.stream_watch import StreamWatch
+from zotta_edge.runtime.methods.primed.view import View
+from zotta_edge.runtime.state import fields as states
+from zotta_edge.runtime.zeroth.forward import Batch
+from zotta_edge.runtime.zeroth.parameters import Parameters
+from zotta_edge.signatures import Signatures
+
+
+class OwnLens:
+    """Reads every image's signature; the stream only lends what its images have in common."""
+
+    reserve = 0.0  # no filter is ever tried
+
+    def __init__(
+        self,
+        engine: Engine,
+        signatures: Signatures,
+        prime: Prime,
+        parameters: Parameters,
+        settings: PrimedSettings,
+        events: Events,
+    ) -> None:
+        info, calibration = engine.info, calibration_of(engine.info)
+        self._engine, self._parameters = engine, parameters
+        self._settings, self._events = settings, events
+        self._p = info.preprocessing
+        self._filters = Filters(info.preprocessing, calibration.pixels)
+        self._names = (AS_IS, *signatures.filters)
+        self._measures = Measures(info.preprocessing)
+        self._maps = Maps(signatures, calibration, min(prime.layers))
+        self._own = OwnMoves(self._maps, prime, parameters, settings)
+        self._same = Sameness(len(signatures.filters), signatures.spread, settings)
+        self.watch = StreamWatch(info, engine.chosen, settings)
+
+    def reset(self) -> None:
+        self._same.reset()
+        self.watch.reset()
+
+    def forget(self) -> None:
+        """Nothing of a stream is kept that could have gone wrong."""
+
+    @property
+    def common(self) -> Common | None:
+        return self._same.common
+
+    @property
+    def filter(self) -> str:
+        """What most images of the stream need."""
+        needed = best_filters(self._same.common.gains[None], self._margin)
+        return self._names[int(needed[0])]
+
+    def stem_shift(self) -> float:
+        """Squared drift of the stem, in sigma_S^2; a filter hides how far that was."""
+        return self.watch.drift.score**2 if self.filter == AS_IS else np.inf
+
+    def __call__(self, images: Floats, reserve: float, unevenness: float) -> View:
+        """The batch, each image as it needs, and whether to forget what was learned."""
+        q = self._maps.products(self._measures(images))
+        gains = self._maps.gains(q)
+        self._same.observe(gains)
+        chosen = self._chosen(gains, self._same.common)
+        batch = self._batch(images, chosen)
+        features = self.watch.features(batch)
+        weights = self.watch.weigh(features, len(images))
+        changed = self.watch.changed(features, weights)
+        if changed:
+            self._events.report(StreamChanged(self.watch.drift.score))
+            self._same.reset()
+            self._same.observe(gains)
+            self.watch.begin(features, weights, 0)  # some of the batch may be of the stream before
+        return self._view(batch, q, chosen, weights, changed)
+
+    def read(self, images: Floats, known: Published, mirror: bool = False) -> View:
+        """The batch by what is published, seen in a mirror if asked for; changes nothing."""
+        q = self._maps.products(self._measures(images))
+        chosen = self._chosen(self._maps.gains(q), known.common)
+        batch = self._batch(images, chosen, mirror)
+        return self._view(batch, q, chosen, np.zeros(len(images)), False)
+
+    @property
+    def _margin(self) -> float:
+        return self._settings.filter_margin if self._settings.filters else np.inf
+
+    def _chosen(self, gains: Floats, common: Common | None) -> NDArray[np.intp]:
+        return best_filters(common.pooled(gains) if common else gains, self._margin)
+
+    def _batch(self, images: Floats, chosen: NDArray[np.intp], mirror: bool = False) -> Batch:
+        filtered = self._filters.each([self._names[index] for index in chosen], images)
+        seen = mirrored(filtered, self._p) if mirror else filtered
+        return Batch.of(self._engine, self._parameters, seen)
+
+    def _view(
+        self,
+        batch: Batch,
+        q: Floats,
+        chosen: NDArray[np.intp],
+        weights: NDArray[np.float64],
+        begins_anew: bool,
+    ) -> View:
+        stem = np.concatenate([np.empty((len(q), 0), np.float32), *self.watch.features(batch)], 1)
+        need = self._own.needed(self._maps.off_source(stem), q, chosen)
+        moves = self._own.moves(need)
+        return View(
+            answer=lambda theta: batch(self._own.thetas(theta, moves)),
+            weights=weights,
+            begins_anew=begins_anew,
+            explained=self._own.explained(need, moves),
+            deltas=need.deltas,
+        )
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        return states.states_of({"common": self._same, "watch": self.watch})
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        states.restore_all({"common": self._same, "watch": self.watch}, state)
