@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _arguments(argv)
     model = AdaptiveModel.load(args.model, method=args.method)
     plain = AdaptiveModel.load(args.model, method="none")
-    images, labels = _read(args, model)
+    images, labels = read(args, model)
     print("| stream | batch | images | none | gain | worst stream |\n" + "| --- " * 6 + "|")
     for title, streams in studies(images, labels, args).items():
         for batch in args.batch_sizes:
@@ -69,8 +69,8 @@ def _still(
 ) -> Stream:
     """Every frame of a scene is corrupted anew, as a sensor would."""
     shown = np.repeat(scenes, frames)
-    seen = [_seen(images[index], corruption, [at, index]) for at, index in enumerate(shown)]
-    return Stream(seen, labels[shown])
+    stream = [seen(images[index], corruption, [at, index]) for at, index in enumerate(shown)]
+    return Stream(stream, labels[shown])
 
 
 def _few_classes(
@@ -87,13 +87,13 @@ def _few_classes(
     }
     return {
         f"{name}, {corruption}": [
-            Stream([_seen(images[i], corruption, [0, i]) for i in order], labels[order])
+            Stream([seen(images[i], corruption, [0, i]) for i in order], labels[order])
         ]
         for name, order in orders.items()
     }
 
 
-def _seen(image: Image, corruption: str, seed: Sequence[int]) -> Image:
+def seen(image: Image, corruption: str, seed: Sequence[int]) -> Image:
     return image if corruption == CLEAN else corrupt(image, corruption, 5, [int(n) for n in seed])
 
 
@@ -125,7 +125,7 @@ def _row(title: str, batch: int, rows: list[tuple[int, float, float]]) -> str:
     )
 
 
-def _read(args: argparse.Namespace, model: AdaptiveModel) -> tuple[list[Image], Labels]:
+def read(args: argparse.Namespace, model: AdaptiveModel) -> tuple[list[Image], Labels]:
     source = open_source(args.data)
     truth = source.labels(args.labels, Classes.of(model.info))
     first, last = args.rows
@@ -139,10 +139,10 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--data", default=str(embedded.STREAM))
     parser.add_argument("--labels", type=Path)
     parser.add_argument("--method", default="primed")
-    parser.add_argument("--rows", type=_range, default=(0, 1000), help="first:last image")
-    parser.add_argument("--classes", type=_range, default=(0, 3), help="first:last of the few")
-    parser.add_argument("--corruptions", type=_names, default=[CLEAN], help="severity 5")
-    parser.add_argument("--batch-sizes", type=_numbers, default=[16])
+    parser.add_argument("--rows", type=interval, default=(0, 1000), help="first:last image")
+    parser.add_argument("--classes", type=interval, default=(0, 3), help="first:last of the few")
+    parser.add_argument("--corruptions", type=names, default=[CLEAN], help="severity 5")
+    parser.add_argument("--batch-sizes", type=numbers, default=[16])
     parser.add_argument("--scenes", type=int, default=40, help="drawn at random")
     parser.add_argument("--frames", type=int, default=64, help="of each scene")
     parser.add_argument("--images", type=int, default=500, help="of other streams, at most")
@@ -150,16 +150,16 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def _range(text: str) -> tuple[int, int]:
+def interval(text: str) -> tuple[int, int]:
     first, last = text.split(":")
     return int(first), int(last)
 
 
-def _names(text: str) -> list[str]:
+def names(text: str) -> list[str]:
     return text.split(",")
 
 
-def _numbers(text: str) -> list[int]:
+def numbers(text: str) -> list[int]:
     return [int(number) for number in text.split(",")]
 
 

@@ -17,6 +17,7 @@ from zotta_edge.runtime.events import Discarded, Events, Unlearned
 from zotta_edge.runtime.io.preprocessing import as_batch
 from zotta_edge.runtime.methods.contract import Answer
 from zotta_edge.runtime.methods.registry import chosen_layers, default_method, find
+from zotta_edge.runtime.methods.remembering import opened
 from zotta_edge.runtime.settings import Settings
 from zotta_edge.runtime.state import fields, file
 from zotta_edge.runtime.watch.statistics import log_softmax
@@ -97,7 +98,7 @@ class AdaptiveModel:
         self.method = method or default_method(engine.info, self.settings)
         self._engine, self.fingerprint = engine, engine.file.fingerprint
         self.events = Events()
-        self._method = find(self.method)(engine, self.settings, self.events)
+        self._method = opened(self.method, engine, self.settings, self.events)
         self._turn = threading.RLock()
         self._frozen = False
         self._counts = dict.fromkeys(("images", "batches", "resets"), 0)

@@ -88,6 +88,27 @@ def test_gradients_are_compared(
     assert found[gradient.PRIMED] > found["Eq. 2, 2 passes"] > 0
 
 
+def test_orders_of_classes_are_measured(study: Study, capsys: pytest.CaptureFixture[str]) -> None:
+    few = ["--rows", "0:200", "--corruptions", "clean,fog", "--orders", "1", "--mixed"]
+    assert study("sorted").main([*few, "--streams", "sorted,dirichlet,shuffled"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")][2:]
+    rows = {(row[1].strip(), row[3].strip()): row for row in (line.split("|") for line in lines)}
+    assert float(rows["sorted", "primed"][5].split()[0]) > 30
+    assert float(rows["shuffled", "primed"][7]) == 0
+    assert {"sorted", "dirichlet", "shuffled"} == {stream for stream, _ in rows}
+    assert ("sorted", "lame") in rows
+
+
+def test_runs_of_classes_are_drawn(study: Study) -> None:
+    labels, rng = np.repeat(np.arange(5), 40), np.random.default_rng(0)
+    for name, draw in study("sorted").STREAMS.items():
+        order = draw(labels, rng)
+        assert sorted(order.tolist()) == list(range(200)), name
+        changes = np.count_nonzero(np.diff(labels[order]))
+        low, high = {"sorted": (4, 4), "runs": (8, 70), "dirichlet": (4, 150)}.get(name, (140, 199))
+        assert low <= changes <= high, name
+
+
 def test_still_scenes_are_measured(study: Study, capsys: pytest.CaptureFixture[str]) -> None:
     few = ["--scenes", "4", "--frames", "16", "--images", "48", "--rows", "0:100"]
     assert study("still").main([*few, "--corruptions", "clean,fog"]) == 0

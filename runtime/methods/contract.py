@@ -8,13 +8,14 @@ from numpy.typing import NDArray
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import Calibration, Floats, ModelInfo
-from zotta_edge.options import Options, option
+from zotta_edge.options import option
 from zotta_edge.runtime.engine.engine import Engine
 from zotta_edge.runtime.events import Events
+from zotta_edge.runtime.watch.class_memory import ClassMemorySettings
 
 
 @dataclass(frozen=True)
-class MethodSettings(Options):
+class MethodSettings(ClassMemorySettings):
     """What can be set for every method; a method's own settings are a subclass."""
 
     seed: int = option(0, "of everything random", low=0)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,11 @@ _LEAST = 1e-12  # of a probability, before its logarithm
 class ClassMemorySettings(Options):
     """Chosen on images under the extra and home-made corruptions (docs/primed.md, "Runs")."""
 
+    class_memory: Literal["auto", "on", "off"] = option(
+        "auto",
+        "let neighbours in time speak for an image's class while classes come in runs; auto: with "
+        "primed alignment, on: with every method",
+    )
     memory_temperature: float = option(
         1.5, "answers are this much less sure than they say: logits are divided by it", low=0.1
     )
@@ -71,6 +76,8 @@ class ClassMemory:
         Earlier images count, and later ones of the same batch. `weights` tell how new each image
         is, 0 to 1; None: all are.
         """
+        if self._settings.class_memory == "off":
+            return logits
         moves = np.ones(len(logits), bool) if weights is None else self._new.enough(weights)
         if not np.isfinite(logits).all() or not moves.any():
             return logits

@@ -58,6 +58,7 @@ class Primed:
     """
 
     moves_affines: ClassVar[bool] = True
+    remembers_classes: ClassVar[bool] = True
 
     def __init__(self, engine: Engine, settings: PrimedSettings, events: Events) -> None:
         info, calibration, prime = engine.info, calibration_of(engine.info), prime_of(engine)

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from zotta_edge.options import option
 from zotta_edge.runtime.methods.contract import MethodSettings
 from zotta_edge.runtime.methods.primed.budget import BudgetSettings
-from zotta_edge.runtime.watch.class_memory import ClassMemorySettings
 from zotta_edge.runtime.watch.collapse import CollapseSettings
 from zotta_edge.runtime.watch.drift import DriftSettings
 from zotta_edge.runtime.watch.novelty import NoveltySettings
@@ -46,12 +45,7 @@ class FilterSettings(DriftSettings):
 
 @dataclass(frozen=True)
 class PrimedSettings(
-    MethodSettings,
-    FilterSettings,
-    NoveltySettings,
-    ClassMemorySettings,
-    CollapseSettings,
-    BudgetSettings,
+    MethodSettings, FilterSettings, NoveltySettings, CollapseSettings, BudgetSettings
 ):
     """Chosen on the four extra corruptions (docs/primed.md, "How it was chosen")."""
 
