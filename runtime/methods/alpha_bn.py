@@ -19,7 +19,9 @@ from zotta_edge.runtime.methods.contract import Answer, MethodSettings, Stateles
 
 @dataclass(frozen=True)
 class AlphaBatchNormSettings(MethodSettings):
-    alpha_bn: float = option(0.1, "alpha, the batch's share of the statistics", low=0, high=1)
+    """The best of 0.1, 0.3 and 0.6 on the four extra corruptions."""
+
+    alpha_bn: float = option(0.3, "alpha, the batch's share of the statistics", low=0, high=1)
 
 
 class AlphaBatchNorm(Stateless):

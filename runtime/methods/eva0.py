@@ -35,17 +35,17 @@ from zotta_edge.runtime.zeroth.parameters import Parameters
 
 @dataclass(frozen=True)
 class Eva0Settings(MethodSettings, QueueSettings):
-    """Chosen here, on speckle noise and gaussian blur: none of them is published."""
+    """Chosen here, on the four extra corruptions: none of them is published."""
 
     eva0_perturbation: float = option(0.02, "size of a perturbation", low=1e-6)
     eva0_rate: float = option(
-        0.004, "length of a step for 64 samples, as a share of |theta_S|", low=0
+        0.05, "length of a step for 64 samples, as a share of |theta_S|", low=0
     )
     eva0_anchor: float = option(
-        0.005, "share of the way back to the source's affines, after each step", low=0, high=1
+        0.05, "share of the way back to the source's affines, after each step", low=0, high=1
     )
     eva0_alignment: float = option(
-        1.0, "weight of the features' squared distance from the source, in units of sigma_S", low=0
+        20.0, "weight of the features' squared distance from the source, in units of sigma_S", low=0
     )
 
 

@@ -49,7 +49,7 @@ class FozoSettings(MethodSettings, QueueSettings, ShiftSettings):
     fozo_jump: float = option(1.05, "loss over its running mean that counts as a jump", low=1)
     fozo_memory: float = option(0.9, "of the running mean of the loss", low=0, high=1)
     fozo_filter_step: float = option(
-        0.02, "what one unit is to a filter's entry; prompts are moved as they are", low=0
+        0.01, "what one unit is to a filter's entry; prompts are moved as they are", low=0
     )
 
 

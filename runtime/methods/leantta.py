@@ -25,9 +25,9 @@ _TAU, _POWER = "zotta.leantta.tau", "zotta.leantta.power"
 
 @dataclass(frozen=True)
 class LeanTtaSettings(MethodSettings):
-    """The equations are the paper's, the two constants were chosen here."""
+    """The equations are the paper's; the constants were chosen on the four extra corruptions."""
 
-    leantta_tau: float = option(0.9, "tau, the source's share before the distance", low=0, high=1)
+    leantta_tau: float = option(0.7, "tau, the source's share before the distance", low=0, high=1)
     leantta_power: float = option(1.0, "lambda, the power of the distance d", low=0)
 
 

@@ -24,14 +24,17 @@ _PULLS = ("zotta.unmix.means.pull", "zotta.unmix.variances.pull")
 
 @dataclass(frozen=True)
 class UnMixSettings(MethodSettings):
-    """As published (paper and code)."""
+    """As published (paper and code), but for the momentum, which was chosen on other corruptions.
+
+    Streams here are shorter: 0.9 was the best of 0.1 (published), 0.3, 0.5 and 0.9.
+    """
 
     unmix_components: int = option(16, "K, components of each norm's statistics", low=2)
     unmix_noise: float = option(
         0.5, "alpha, the components' share of the source's variance at first", low=0, high=0.99
     )
     unmix_momentum: float = option(
-        0.1, "m; a batch of n moves components by 1 - (1 - m)^(n / 64)", low=0, high=1
+        0.9, "m; a batch of n moves components by 1 - (1 - m)^(n / 64)", low=0, high=1
     )
 
 
@@ -54,12 +57,15 @@ class UnMixTns:
         self.reset()
 
     def reset(self) -> None:
-        """The components scatter around the source: their mixture has its mean and variance."""
+        """The components scatter around the source: their mixture has its mean and variance.
+
+        Drawn as published, then centred: 16 draws have a mean of their own, which cost 7 points.
+        """
         own, rng = self._settings, np.random.default_rng(self._settings.seed)
         count = own.unmix_components
         scatter = np.sqrt(own.unmix_noise * count / (count - 1))
         noise = rng.standard_normal((count, self._channels), dtype=np.float32)
-        means: Floats = np.float32(scatter) * noise
+        means: Floats = np.float32(scatter) * (noise - noise.mean(axis=0))
         variances = np.full_like(means, 1 - own.unmix_noise)
         self._components: tuple[Floats, Floats] = means, variances
 
