@@ -174,6 +174,7 @@ class Service(Served):
             "significance": status.get("significance"),
             "distance": status.get("distance"),
             "filter": status.get("filter"),
+            "class_memory": status.get("class_memory"),
             "layers": monitor.layers(),
             "guard": dict(guard),
             "events": monitor.events.recent(),

@@ -31,6 +31,7 @@ _POINTS = 300  # of the history
 # What the dashboard shows of a classifier and a decoder does not have.
 _UNMEASURED: dict[str, Any] = {
     **dict.fromkeys(("phase", "drift", "significance", "distance", "filter", "entropy", "classes")),
+    "class_memory": None,
     **dict.fromkeys(("steps", "images", "batches", "waiting"), 0),
     **{"layers": [], "recent": [], "guard": {}},
 }

@@ -8,7 +8,7 @@ from zotta_edge.version import __version__
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 DECISIONS = (
     *("phase", "changed", "filter", "shortened", "bounded", "rollback", "collapse", "returned"),
-    *("discarded", "unlearned"),
+    *("classes", "discarded", "unlearned"),
 )
 REQUESTS = ("reset", "pause", "resume", "snapshot", "restore")
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
