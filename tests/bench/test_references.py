@@ -151,6 +151,8 @@ def test_only_norms_are_trained_and_they_are(net: Net, name: str) -> None:
     layers = net.info.layers
     if name.startswith("backprop"):
         layers = tuple(layers[index] for index in net.info.chosen)
+    elif name == "eata-last":
+        layers = net.network().blocks()[-2:]
     elif name in ("sar", "deyo"):
         layers = net.network().lower_layers()
         assert 0 < len(layers) < len(net.info.layers) - 1

@@ -23,6 +23,7 @@ REFERENCES: Mapping[str, str] = {  # name -> file.class, imported when it is fir
     "backprop+entropy": "backprop.BackpropWithEntropy",
     "tent": "tent.Tent",
     "eata": "eata.Eata",
+    "eata-last": "eata.EataLast",
     "sar": "sar.Sar",
     "deyo": "deyo.Deyo",
     "cotta": "cotta.Cotta",

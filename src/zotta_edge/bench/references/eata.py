@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from zotta_edge.bench.references.learner import Learner, entropies, published_rate, sgd
 from zotta_edge.bench.references.network import Network, chunks
-from zotta_edge.format import Floats
+from zotta_edge.format import Floats, Layer
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,14 @@ class Eata:
     def __init__(self, network: Network, source: Floats, seed: int = 0) -> None:
         self.network, self.settings = network, Settings.of(network.info.classes)
         self.margin = self.settings.margin * math.log(network.info.classes)  # E0
-        self.learner = Learner(network, network.affines(network.info.layers), sgd)
+        self.learner = Learner(network, network.affines(self.trained(network)), sgd)
         with network.uncounted():
             self.fisher = self._fisher(source[: self.settings.fisher_images])
         self.average: Tensor | None = None  # of past probabilities, [class]
+
+    @classmethod
+    def trained(cls, network: Network) -> tuple[Layer, ...]:
+        return network.info.layers
 
     @property
     def passes(self) -> float:
@@ -93,3 +97,12 @@ class Eata:
                 sum_ += value.grad**2
             batches += 1
         return [sum_ / max(batches, 1) for sum_ in total]
+
+
+class EataLast(Eata):
+    """The paper's EATA*: only the norms of the last two blocks, so that less is kept for the way
+    back."""
+
+    @classmethod
+    def trained(cls, network: Network) -> tuple[Layer, ...]:
+        return network.blocks()[-2:]

@@ -61,8 +61,12 @@ class Network:
     def lower_layers(self) -> tuple[Layer, ...]:
         """All but the last quarter of the blocks (blocks 9-11 of 12), or the last stage, and what
         follows: the layers that SAR and those after it train."""
-        body = [layer for layer in self.info.layers if not self._is_norm(layer)]
-        return tuple(body[: -max(1, len(body) // 4)])
+        body = self.blocks()
+        return body[: -max(1, len(body) // 4)]
+
+    def blocks(self) -> tuple[Layer, ...]:
+        """All layers but a norm that stands alone."""
+        return tuple(layer for layer in self.info.layers if not self._is_norm(layer))
 
     def share_behind(self, parameters: Sequence[nn.Parameter]) -> float:
         """Of the forward arithmetic, the share that a gradient of `parameters` runs back over."""
