@@ -33,7 +33,8 @@ def quantize_blocks(model: onnx.ModelProto) -> onnx.ModelProto:
     for node in [node for node in graph.nodes if node.op_type == "Gather"]:
         _gather_blocks(graph, node)
     graph.finish()
-    quantized.opset_import.append(helper.make_opsetid(_CONTRIB, 1))
+    if _CONTRIB not in {each.domain for each in quantized.opset_import}:
+        quantized.opset_import.append(helper.make_opsetid(_CONTRIB, 1))
     return quantized
 
 

@@ -153,6 +153,8 @@ class AdaptiveDecoder:
 
     def complete(self, prompts: Sequence[Prompt], adapt: bool = True) -> list[Completion]:
         """`answer` for prompts of token ids."""
+        if not self.info.pads and len({len(prompt.ids) for prompt in prompts}) > 1:
+            return [self.complete([prompt], adapt)[0] for prompt in prompts]
         batch = self.batch(prompts)
         with self._turn:
             move = self._move(batch, adapt)

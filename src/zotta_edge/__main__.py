@@ -10,7 +10,7 @@ from importlib import import_module
 from zotta_edge.errors import ZottaError
 from zotta_edge.version import __version__
 
-COMMANDS = ("export", "calibrate", "inspect", "adapt", "serve", "bench", "corrupt")
+COMMANDS = ("export", "calibrate", "inspect", "adapt", "generate", "serve", "bench", "corrupt")
 
 _READER_GONE = 128 + 13  # what a shell reports of a program that SIGPIPE ended
 

@@ -25,6 +25,7 @@ FIRST = "logits.first"  # overridable, logits are computed from this position on
 IMAGE_ROWS = "image_embeds"  # overridable, rows that replace image tokens
 
 PROMPT_PLACE, IMAGE_PLACE = "{prompt}", "{image}"  # in a template
+_FLAGS = ("cache", "broadcasts", "pads")  # of `DecoderInfo`
 _LARGEST = 2**31
 _LONGEST_TOKENIZER = 1 << 28  # bytes, unpacked
 
@@ -94,6 +95,7 @@ class DecoderInfo:
     checks: Mapping[str, float] = field(default_factory=dict)
     cache: bool = True  # whether the graph has past_key_values.*
     broadcasts: bool = True  # one prompt may meet many rows of scales
+    pads: bool = True  # prompts of different lengths may share a batch
 
 
 def to_metadata(info: DecoderInfo) -> dict[str, str]:
@@ -101,7 +103,7 @@ def to_metadata(info: DecoderInfo) -> dict[str, str]:
     flat = [np.ravel(info.affines[norm.scale]) for norm in info.norms]
     entries: dict[str, Any] = {
         "zotta.format": FORMAT_VERSION,
-        "zotta.decoder": asdict(info.shape) | {"cache": info.cache, "broadcasts": info.broadcasts},
+        "zotta.decoder": asdict(info.shape) | {name: getattr(info, name) for name in _FLAGS},
         "zotta.norms": [asdict(norm) for norm in info.norms],
         "zotta.recipe": asdict(info.recipe),
         "zotta.prompting": asdict(info.prompting),
@@ -153,7 +155,7 @@ def _parse(metadata: Mapping[str, str]) -> DecoderInfo:
         return json.loads(metadata[f"zotta.{key}"])
 
     shape, prompting = entry("decoder"), entry("prompting")
-    flags = {name: bool(shape.pop(name)) for name in ("cache", "broadcasts")}
+    flags = {name: bool(shape.pop(name, True)) for name in _FLAGS}
     prompting |= {name: tuple(prompting[name]) for name in ("stop", "begin")}
     norms = tuple(ScaleNorm(**item) for item in entry("norms"))
     return DecoderInfo(

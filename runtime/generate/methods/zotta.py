@@ -39,7 +39,7 @@ class ZeroSettings(GuardSettings):
     learning_rate: float = option(1e-4, "eta of Eq. 1", low=0)
     max_step: float = option(0.005, "longest update, as a share of the scales", low=0)
     max_distance: float = option(0.05, "furthest from the source, likewise", low=0)
-    megabytes: int = option(512, "memory for logits of perturbed passes", low=1)
+    kilobytes: int = option(512 * 1024, "memory for logits of perturbed passes", low=1)
 
 
 class _Zeroth:
@@ -106,7 +106,7 @@ class _Zeroth:
     def _logits(self, tokens: Tokens, theta: Floats, first: int) -> list[Floats]:
         """Logits of each row of theta, as many rows at a time as memory allows."""
         row = (tokens.ids.shape[1] - first) * self._engine.info.shape.vocabulary * 4
-        size = max(1, self._settings.megabytes * 2**20 // row)
+        size = max(1, self._settings.kilobytes * 1024 // row)
         rows = np.atleast_2d(theta)
         parts = [rows[start : start + size] for start in range(0, len(rows), size)]
         return [

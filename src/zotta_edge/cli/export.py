@@ -15,6 +15,9 @@ SOURCE is one of
   vit_tiny_patch16_224        an architecture of zotta-edge (--list shows them), with --weights
   package.module:factory      a function that returns a torch module, with or without --weights
   timm:NAME                   a timm model with its own weights, where timm is installed
+  model.gguf, model.bin       a decoder (Llama, Qwen2): GGUF, or llama2.c with its tokenizer.bin
+  FOLDER                      a decoder of transformers: Llama, Qwen2, Qwen2.5-VL (with --size)
+  model.onnx                  a decoder with past_key_values.*, by optimum or onnxruntime-genai
 
 The exported file runs in any ONNX tool with `image` as its only input. In addition, the scale and
 shift of every norm are optional inputs, and the pooled feature of every layer is an output. Where
@@ -101,6 +104,10 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.source is None or args.output is None:
         raise ZottaError("export needs SOURCE and -o FILE: see `zotta-edge export --help`")
+    from zotta_edge.export.decoders.sources import names_decoder
+
+    if names_decoder(args.source):
+        return _export_decoder(args)
     from zotta_edge.export.inspect import checks_table, summary
     from zotta_edge.export.pipeline import ExportOptions, export_model
 
@@ -123,6 +130,22 @@ def run(args: argparse.Namespace) -> int:
     info = export_model(args.source, args.output, options, say=_say)
     print(summary(args.output, info))
     print(checks_table(info))
+    return 0
+
+
+def _export_decoder(args: argparse.Namespace) -> int:
+    from zotta_edge.export.decoders.pipeline import DecoderOptions
+    from zotta_edge.export.decoders.sources import export_any_decoder
+
+    options = DecoderOptions(args.precision)
+    if args.layers:
+        options = DecoderOptions(args.precision, args.layers)
+    size = _size(args.size)
+    info = export_any_decoder(args.source, args.output, options, size, _say)
+    shape, scales = info.shape, sum(norm.channels for norm in info.norms)
+    print(f"{args.output}  {args.output.stat().st_size / 1e6:.1f} MB  {info.recipe.scheme}")
+    print(f"{shape.layers} blocks of {shape.hidden}, {shape.vocabulary} tokens")
+    print(f"{len(info.norms)} norms with {scales} scales to adapt, context {shape.context}")
     return 0
 
 

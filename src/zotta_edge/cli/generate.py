@@ -1,0 +1,230 @@
+"""`zotta-edge generate`"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zotta_edge.errors import ZottaError
+from zotta_edge.files import replacing
+from zotta_edge.progress import Progress
+
+if TYPE_CHECKING:
+    from zotta_edge.runtime.generate.model import AdaptiveDecoder, Question
+    from zotta_edge.runtime.generate.settings import GenerationSettings
+
+HELP = """Answer prompts with a decoder that adapts while it answers
+
+  zotta-edge generate --model smollm2_int8.onnx --prompt "What is the capital of France?"
+  zotta-edge generate --model vlm_int8.onnx --image photo.png --prompt "What is the sum?"
+  zotta-edge generate --model smollm2_int8.onnx --jsonl questions.jsonl --output answers.jsonl
+  zotta-edge generate --model smollm2_int8.onnx --jsonl questions.jsonl --answers --method slot
+
+The model is a file that `zotta-edge export` made from a GGUF file, a llama2.c file, a folder of
+transformers, or an ONNX decoder of optimum or onnxruntime-genai. A single prompt's answer is
+written as it comes. Of a JSONL file, each line is an object with "prompt" and, if it has one,
+"image" (a path beside the file); with --answers its "answer" (a text, or a list of which one must
+be found in the reply) is used for scoring, and for nothing else.
+
+Methods: none answers as the model is. slot fits one vector on the prompt's own tokens, for no
+further pass. perplexity and zotta move the scales of the norms behind attention by perturbed
+passes, towards a lower loss of the prompt and towards surer answers (the paper's objective);
+what they learn stays for the next prompts, and in --state.
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", type=Path, required=True, metavar="FILE", help="a decoder")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--prompt", metavar="TEXT", help="one question; - reads it from stdin")
+    source.add_argument("--jsonl", type=Path, metavar="FILE", help="many of them")
+    parser.add_argument("--image", type=Path, metavar="FILE", help="what the question is about")
+    parser.add_argument("--answers", action="store_true", help="score against the file's answers")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="replies, as JSONL")
+    parser.add_argument("--limit", type=_positive, metavar="N", help="stop after N questions")
+    parser.add_argument("--tokenizer", type=Path, metavar="FILE", help="a tokenizer.json")
+    parser.add_argument("--raw", action="store_true", help="leave the model's template out")
+    group = parser.add_argument_group("generation")
+    group.add_argument("--max-tokens", type=_positive, metavar="N", help="default: 64")
+    group.add_argument("--temperature", type=float, metavar="T", help="0, the default: greedy")
+    group.add_argument("--seed", type=int, metavar="N", help="default: 0")
+    group = parser.add_argument_group("adaptation")
+    group.add_argument("--method", default="none", metavar="NAME", help="see above; default: none")
+    group.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="one setting; repeatable"
+    )
+    group.add_argument(
+        "--state", type=Path, metavar="FILE", help="resume from here if it exists, save here"
+    )
+    group = parser.add_argument_group("execution")
+    group.add_argument("--provider", metavar="NAME", help="cpu (default), cuda, ...")
+    group.add_argument("--threads", type=_positive, metavar="N", help="default: physical cores")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.jsonl and args.image:
+        raise ZottaError('--image goes with --prompt: name images in the JSONL as "image"')
+    if args.answers and not args.jsonl:
+        raise ZottaError("--answers needs --jsonl: a file whose lines have an answer")
+    rows = _rows(args) if args.jsonl else [_single(args)]
+    with _opened(args) as model:
+        if args.jsonl:
+            _answer_all(args, model, rows)
+        else:
+            _answer_one(args, model, rows[0])
+    return 0
+
+
+def _answer_one(args: argparse.Namespace, model: "AdaptiveDecoder", row: dict[str, Any]) -> None:
+    """Write the answer as it comes; how fast it came goes to stderr."""
+    start, pieces = time.monotonic(), []
+    for piece in model.stream_tokens(_prompt(model, args, _question(row, Path()))):
+        print(piece, end="", flush=True)
+        pieces.append(piece)
+    print(flush=True)
+    _write(args, [row | {"reply": "".join(pieces)}])
+    numbers = model.status()
+    seconds = time.monotonic() - start
+    cost = f"{numbers['passes']} passes, {numbers['tokens']} tokens read, {seconds:.1f} s"
+    print(cost, file=sys.stderr)
+
+
+def _answer_all(
+    args: argparse.Namespace, model: "AdaptiveDecoder", rows: list[dict[str, Any]]
+) -> None:
+    done: list[dict[str, Any]] = []
+    start, interrupted = time.monotonic(), False
+    with Progress("answering", len(rows)) as progress:
+        try:
+            for row in rows:
+                question = _question(row, args.jsonl.parent)
+                (answer,) = model.complete([_prompt(model, args, question)])
+                text = model.tokenizer.decode(answer.tokens)
+                done.append(row | {"reply": text, "entropy": answer.entropy})
+                if args.answers:
+                    done[-1]["right"] = _is_right(row, text)
+                progress.advance(note=_score(done) if args.answers else "")
+        except KeyboardInterrupt:
+            interrupted = True
+    _write(args, done)
+    if not args.output:
+        for each in done:
+            print(json.dumps(each, ensure_ascii=False))
+    seconds = time.monotonic() - start
+    numbers = model.status()
+    lines = [f"questions  {len(done)}{'  (interrupted)' if interrupted else ''}"]
+    lines += [f"right      {_score(done)}"] if args.answers else []
+    passes = numbers["passes"] / max(1, len(done))
+    lines.append(
+        f"cost       {passes:.1f} passes and {seconds / max(1, len(done)):.2f} s a question"
+    )
+    print("\n".join(lines), file=sys.stderr)
+
+
+def _score(done: list[dict[str, Any]]) -> str:
+    right = sum(each["right"] for each in done)
+    return f"{right} of {len(done)} ({right / max(1, len(done)):.1%})"
+
+
+def _is_right(row: dict[str, Any], reply: str) -> bool:
+    """Whether one of the accepted answers stands in the reply, as whole words."""
+    if "answer" not in row:
+        raise ZottaError(f"--answers: the question {row['prompt']!r} has no answer")
+    accepted = row["answer"] if isinstance(row["answer"], list) else [row["answer"]]
+    words = f" {_words(reply)} "
+    return any(f" {_words(str(answer))} " in words for answer in accepted)
+
+
+def _words(text: str) -> str:
+    return " ".join("".join(c if c.isalnum() else " " for c in text.lower()).split())
+
+
+def _prompt(model: "AdaptiveDecoder", args: argparse.Namespace, question: "Question") -> Any:
+    from zotta_edge.runtime.generate.prompts import Prompt
+
+    if args.raw:
+        return Prompt(model.tokenizer.encode(question.text))
+    return model.prompt(question)
+
+
+def _question(row: dict[str, Any], folder: Path) -> "Question":
+    from zotta_edge.runtime.generate.model import Question
+    from zotta_edge.runtime.io.images import read_image
+
+    image = row.get("image")
+    return Question(row["prompt"], read_image(folder / image) if image else None)
+
+
+def _single(args: argparse.Namespace) -> dict[str, Any]:
+    text = sys.stdin.read() if args.prompt == "-" else args.prompt
+    return {"prompt": text} | ({"image": str(args.image)} if args.image else {})
+
+
+def _rows(args: argparse.Namespace) -> list[dict[str, Any]]:
+    try:
+        lines = args.jsonl.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ZottaError(f"cannot read {args.jsonl}: {error}") from error
+    rows = [_row(line, f"{args.jsonl}:{n}") for n, line in enumerate(lines, 1) if line.strip()]
+    if not rows:
+        raise ZottaError(f"{args.jsonl} holds no questions")
+    return rows[: args.limit]
+
+
+def _row(line: str, place: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise ZottaError(f"{place} is no JSON: {error}") from error
+    if not isinstance(row, dict) or not isinstance(row.get("prompt"), str):
+        raise ZottaError(f'{place}: expected an object with "prompt"')
+    return row
+
+
+def _write(args: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
+    if args.output:
+        with replacing(args.output) as temporary:
+            text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+            temporary.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def _opened(args: argparse.Namespace) -> Iterator["AdaptiveDecoder"]:
+    """Load the model, resume it from --state, and save it there at the end."""
+    from zotta_edge.runtime.generate.model import AdaptiveDecoder
+    from zotta_edge.runtime.state.lock import claim
+
+    with claim(args.state) if args.state else nullcontext():
+        model = AdaptiveDecoder.load(
+            *(args.model, _settings(args), args.method),
+            tokenizer=args.tokenizer,
+            threads=args.threads,
+            provider=args.provider,
+        )
+        if args.state and args.state.exists():
+            model.load_state(args.state)
+        yield model
+        if args.state:
+            model.save_state(args.state)
+
+
+def _settings(args: argparse.Namespace) -> "GenerationSettings":
+    from zotta_edge.runtime.generate.settings import GenerationSettings
+
+    given = {
+        name: getattr(args, name)
+        for name in ("max_tokens", "temperature", "seed")
+        if getattr(args, name) is not None
+    }
+    return GenerationSettings().override(args.set).replace(given)
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return value
