@@ -36,7 +36,7 @@ class ZeroSettings(GuardSettings):
 
     pairs: int = option(5, "k of Eq. 2, pairs of perturbed passes a prompt", low=1)
     perturbation: float = option(0.02, "c of Eq. 2, as a share of a scale", low=1e-6)
-    learning_rate: float = option(1e-4, "eta of Eq. 1", low=0)
+    learning_rate: float = option(1e-3, "eta of Eq. 1", low=0)
     max_step: float = option(0.005, "longest update, as a share of the scales", low=0)
     max_distance: float = option(0.05, "furthest from the source, likewise", low=0)
     kilobytes: int = option(512 * 1024, "memory for logits of perturbed passes", low=1)
