@@ -11,6 +11,7 @@ where it last saved (`*.ckpt` in the folder); the same seed gives the same model
 import argparse
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ class Recipe:
     seed: int = 0
 
 
+@cache
 def tokenizer() -> Tokenizer:
     """Byte-level BPE as Qwen's: words with the space before them, digits one by one."""
     made = Tokenizer(models.BPE())
