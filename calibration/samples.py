@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import Floats, Preprocessing
 from zotta_edge.progress import Progress
+from zotta_edge.runtime.io.classes import Classes
 from zotta_edge.runtime.io.images import Image
+from zotta_edge.runtime.io.labels import Written
 from zotta_edge.runtime.io.layouts import ImageSet, open_images
 from zotta_edge.runtime.io.preprocessing import fit, prepare
 
@@ -27,6 +29,8 @@ class Samples:
     images: Image  # [n, height, width, C]
     classes: frozenset[str] = frozenset()  # where folders or a CSV name them
     skipped: tuple[str, ...] = ()  # errors of the images that could not be read
+    written: Written | None = None  # the labels that lie with the images
+    names: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.images)
@@ -39,6 +43,16 @@ class Samples:
     def fingerprint(self) -> str:
         """Of the pixels, in order: the same images by any other name are the same."""
         return hashlib.sha256("".join(self.digests).encode()).hexdigest()
+
+    def numbers(self, classes: Classes) -> NDArray[np.int64] | None:
+        """The class of each image, -1 where it is not known; None where no labels are."""
+        try:
+            labels = self.written and self.written.recognised(classes)
+        except ZottaError:  # of another model: nobody asked for them
+            return None
+        if not labels:
+            return None
+        return np.array([labels.get(name, -1) for name in self.names], np.int64)
 
     def prepared(self, p: Preprocessing) -> Floats:
         return prepare(self.images, p)
@@ -66,7 +80,8 @@ def read_samples(
     labels = available.written.labels if available.written else {}
     names = [available.names[index] for index in images]
     classes = frozenset(str(labels[name]) for name in names if name in labels)
-    return Samples(np.stack(list(images.values())), classes, tuple(skipped))
+    stacked = np.stack(list(images.values()))
+    return Samples(stacked, classes, tuple(skipped), available.written, tuple(names))
 
 
 def _read(

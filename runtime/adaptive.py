@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ from zotta_edge.runtime.methods.registry import chosen_layers, default_method, f
 from zotta_edge.runtime.methods.remembering import opened
 from zotta_edge.runtime.settings import Settings
 from zotta_edge.runtime.state import fields, file
+from zotta_edge.runtime.watch.audit import Audit
+from zotta_edge.runtime.watch.reliability import AccuracyEstimate
 from zotta_edge.runtime.watch.statistics import log_softmax
 
 Images = Sequence[NDArray[Any]] | NDArray[Any]
@@ -102,6 +104,13 @@ class AdaptiveModel:
         self._turn = threading.RLock()
         self._frozen = False
         self._counts = dict.fromkeys(("images", "batches", "resets"), 0)
+        self._audit = Audit(
+            engine.info.reliability,
+            self.settings,
+            self.events,
+            lambda batch: self._source(batch).logits,
+        )
+        self._accuracy = AccuracyEstimate(engine.info)
         self._new = file.outline(self._state())  # what a state must be like
 
     @classmethod
@@ -171,29 +180,50 @@ class AdaptiveModel:
         if self.settings.episodic:
             self._method.reset()
         try:
-            answer = _finite(self._method.predict(batch))
+            answer = _finite(self._audited(batch))
         except NotFiniteError as error:
             self.events.report(Discarded(str(error)))
             return self._read(batch)
+        self._accuracy.observe(answer.logits, answer.features)
         self._counts["images"] += len(batch)
         self._counts["batches"] += 1
         return answer
 
+    def _audited(self, batch: Floats) -> Answer:
+        """What the method answers; the source's answers where the method is found to do harm."""
+        if self._audit.holding:
+            self._audit.wait(len(batch))
+            return self._source(batch)
+        answer = self._method.predict(batch)
+        if answer.moved and self._audit.finds_harm(batch, answer.logits):
+            self._method.reset()
+            return replace(self._source(batch), adapted=True, drift=answer.drift)
+        return answer
+
+    def _source(self, batch: Floats) -> Answer:
+        """What the source parameters answer."""
+        outputs = self._engine.cone(self._engine.stem(batch), {})
+        return Answer(outputs.logits, False, None, False, outputs.features)
+
     def _read(self, batch: Floats) -> Answer:
         """Answer as the model is; one that has learned its way out of all numbers starts anew."""
+        if self._audit.holding:
+            return self._source(batch)
         try:
             return _finite(self._method.read(batch))
         except NotFiniteError as error:
             with self._turn:
-                source = self._engine.cone(self._engine.stem(batch), {})  # fails: the images' fault
+                source = self._source(batch)  # fails: the images' fault
                 self.events.report(Unlearned(str(error)))
                 self.reset()
-            return Answer(source.logits, False, None)
+            return source
 
     def reset(self) -> None:
         """Go back to the source, as if newly loaded; only the counts stay."""
         with self._turn:
             self._method.reset()
+            self._audit.reset()
+            self._accuracy.reset()
             self._counts["resets"] += 1
 
     def freeze(self) -> None:
@@ -221,6 +251,7 @@ class AdaptiveModel:
             before = self._method.state()
             try:
                 self._method.restore(fields.section(arrays, "method"))
+                fields.restore_all(self._parts(), arrays)
             except (ValueError, IndexError, KeyError, ArithmeticError) as error:
                 self._method.restore(before)
                 raise ZottaError(f"{path} is damaged ({error}): delete it") from error
@@ -230,11 +261,27 @@ class AdaptiveModel:
         """Numbers for reports and dashboards."""
         with self._turn:
             own = {"method": self.method, "frozen": self._frozen, "passes": self.passes}
-            return own | self._counts | self._method.status()
+            return own | self._counts | self._watched() | self._method.status()
 
     def _state(self) -> dict[str, NDArray[Any]]:
         counts = {name: np.array([count]) for name, count in self._counts.items()}
-        return counts | fields.joined({"method": self._method.state()})
+        watched = fields.states_of(self._parts())
+        return counts | watched | fields.joined({"method": self._method.state()})
+
+    def _parts(self) -> dict[str, fields.Stateful]:
+        """What watches over any method; states of earlier versions do not hold it."""
+        return {
+            fields.row("watch", "audit"): self._audit,
+            fields.row("watch", "accuracy"): self._accuracy,
+        }
+
+    def _watched(self) -> dict[str, Any]:
+        estimate = self._accuracy.now()
+        return {
+            "accuracy": estimate.to_dict() if estimate else None,
+            "held": self._audit.holding,
+            "holds": self._audit.holds,
+        }
 
 
 def _finite(answer: Answer) -> Answer:

@@ -154,6 +154,24 @@ class Returned(Event):
 
 
 @dataclass(frozen=True)
+class Held(Event):
+    """Adapted answers were believed less than the source's: the source answers for a while."""
+
+    kind: ClassVar[str] = "held"
+    level: ClassVar[int] = logging.WARNING
+    images: int  # that it answers
+    harm: float  # by how much the source is believed more, where the two differ
+    answers: int  # that differed
+
+    @property
+    def reason(self) -> str:
+        return (
+            f"in {self.answers} answers that differ the source is believed {self.harm:.0%} more: "
+            f"it answers the next {self.images} images"
+        )
+
+
+@dataclass(frozen=True)
 class Discarded(Event):
     """A batch whose numbers are not finite; nothing was learned from it."""
 

@@ -123,6 +123,8 @@ def report(model: AdaptiveModel, path: Path, tally: Tally) -> dict[str, Any]:
         "scored": tally.scored,
         "interrupted": tally.interrupted,
         "accuracy": {"adapted": tally.accuracy(adapted), "unadapted": tally.accuracy(plain)},
+        "estimated_accuracy": status.get("accuracy"),
+        "holds": status.get("holds", 0),
         "passes": _ratio(adapted.passes, tally.images),
         "seconds": {"adapted": adapted.seconds, "unadapted": plain.seconds if plain else None},
         "time_ratio": _ratio(adapted.seconds, plain.seconds if plain else 0),

@@ -11,11 +11,12 @@ from zotta_edge.format import Calibration, Floats, ModelInfo
 from zotta_edge.options import option
 from zotta_edge.runtime.engine.engine import Engine
 from zotta_edge.runtime.events import Events
+from zotta_edge.runtime.watch.audit import AuditSettings
 from zotta_edge.runtime.watch.class_memory import ClassMemorySettings
 
 
 @dataclass(frozen=True)
-class MethodSettings(ClassMemorySettings):
+class MethodSettings(ClassMemorySettings, AuditSettings):
     """What can be set for every method; a method's own settings are a subclass."""
 
     seed: int = option(0, "of everything random", low=0)
@@ -32,6 +33,8 @@ class Answer:
     logits: Floats  # [batch, class]
     adapted: bool  # whether this batch changed the model
     drift: float | None  # distance of the stream from the source; None when it is not measured
+    moved: bool = True  # False: just what the source parameters would have answered
+    features: tuple[Floats, ...] = ()  # v_l of the pass that answered, where the method has them
 
 
 class Method(Protocol):

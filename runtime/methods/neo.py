@@ -45,7 +45,7 @@ class Neo:
         total = mean * samples + outputs.embedding.sum(axis=0, dtype=np.float64)
         samples += len(images)
         self._seen = total / samples, samples
-        return Answer(self._logits(outputs), True, None)
+        return Answer(self._logits(outputs), True, None, features=outputs.features)
 
     def read(self, images: Floats) -> Answer:
         return Answer(self._logits(self._pass(images)), False, None)

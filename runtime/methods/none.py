@@ -25,6 +25,7 @@ class NoAdaptation(Stateless):
         self._engine = engine
 
     def predict(self, images: Floats) -> Answer:
-        return Answer(self._engine.cone(self._engine.stem(images), {}).logits, False, None)
+        outputs = self._engine.cone(self._engine.stem(images), {})
+        return Answer(outputs.logits, False, None, False, outputs.features)
 
     read = predict

@@ -113,7 +113,7 @@ class Zotta:
         if self._collapse.happened(outputs.logits, self._at_source, lambda: batch(source).logits):
             self._return_to_source()
         self._publish()
-        return Answer(outputs.logits, adapted, self._drift.score)
+        return Answer(outputs.logits, adapted, self._drift.score, features=outputs.features)
 
     def _watch(self, features: Sequence[Floats]) -> None:
         self._drift.observe(features)

@@ -173,6 +173,17 @@ class Trial:
 
 
 @dataclass(frozen=True)
+class Reliability:
+    """How far the model's certainty says that it is right, learned on degraded source images."""
+
+    image: tuple[float, float]  # a, b: P(right) of an answer = logistic(a log-odds + b)
+    stream: tuple[float, ...]  # w, b: of a whole stream = logistic(w s + b), s its summary
+    error: float  # of a stream's estimate, RMS over kinds of degradation left out of the fit
+    labelled: bool  # right by the labels of the source images; else: as on the clean image
+    streams: int  # behind the fit
+
+
+@dataclass(frozen=True)
 class ModelInfo:
     """All that an adaptable model file says about itself."""
 
@@ -188,6 +199,7 @@ class ModelInfo:
     trial: Trial | None = None
     moments: SourceMoments | None = None
     signatures: Signatures | None = None
+    reliability: Reliability | None = None
 
     @property
     def norms(self) -> tuple[Norm, ...]:
@@ -199,7 +211,8 @@ class ModelInfo:
 
     def with_calibration(self, calibration: Calibration | None) -> "ModelInfo":
         """A prime belongs to the layers that were chosen, and goes with them, as all else does."""
-        return replace(self, calibration=calibration, prime=None, signatures=None, moments=None)
+        bare = replace(self, calibration=calibration, prime=None, signatures=None, moments=None)
+        return replace(bare, reliability=None)
 
 
 def to_metadata(info: ModelInfo) -> dict[str, str]:
@@ -226,6 +239,8 @@ def to_metadata(info: ModelInfo) -> dict[str, str]:
         metadata |= moments_to_metadata(info.moments)
     if info.signatures:
         metadata |= signatures_to_metadata(info.signatures)
+    if info.reliability:
+        metadata["zotta.reliability"] = json.dumps(asdict(info.reliability), separators=(",", ":"))
     return metadata
 
 
@@ -312,6 +327,7 @@ def _parse(metadata: Mapping[str, str]) -> ModelInfo:
         trial=_trial(entry("trial")) if "zotta.trial" in metadata else None,
         moments=moments_from_metadata(metadata),
         signatures=signatures_from_metadata(metadata),
+        reliability=_reliability(metadata, layers),
     )
 
 
@@ -417,3 +433,16 @@ def _prime(metadata: Mapping[str, str], layers: tuple[Layer, ...]) -> Prime:
         raise ValueError(f"{len(stored)} bytes of Jacobian for {channels} x {shifts}")
     left, right = np.split(stored, [coded_bytes(channels, rank)])
     return Prime(matrix(left, rank), matrix(right, rank), layers=chosen, **plain)
+
+
+def _reliability(metadata: Mapping[str, str], layers: tuple[Layer, ...]) -> Reliability | None:
+    if "zotta.reliability" not in metadata:
+        return None
+    item = json.loads(metadata["zotta.reliability"])
+    (slope, offset), stream = map(float, item["image"]), tuple(map(float, item["stream"]))
+    known = Reliability(**(item | {"image": (slope, offset), "stream": stream}))
+    if len(stream) != len(layers) + 3 or not np.isfinite([slope, offset, *stream]).all():
+        raise ValueError(f"a reliability of {len(stream)} numbers")
+    if not 0 <= known.error <= 1:
+        raise ValueError(f"a reliability to {known.error}")
+    return known

@@ -150,7 +150,8 @@ def test_names_of_the_first_version_still_work(name: str) -> None:
 def test_settings_are_listed_by_method(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["adapt", "--list-settings"]) == 0
     text = capsys.readouterr().out
-    assert text.startswith("every method:\n  class_memory ")
+    assert text.startswith("every method:\n  audit ")
+    assert "\n  class_memory " in text
     assert "\n  seed " in text
     assert "\nprimed:\n" in text
     assert "\nprimed, moments, zotta:\n" in text

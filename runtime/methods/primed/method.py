@@ -36,6 +36,7 @@ from zotta_edge.runtime.methods.primed.alignment import Alignment
 from zotta_edge.runtime.methods.primed.budget import PassBudget
 from zotta_edge.runtime.methods.primed.class_mix import ClassMix
 from zotta_edge.runtime.methods.primed.embedding import EmbeddingCorrection
+from zotta_edge.runtime.methods.primed.filters import AS_IS
 from zotta_edge.runtime.methods.primed.lens import Lens
 from zotta_edge.runtime.methods.primed.mirror import Mirror
 from zotta_edge.runtime.methods.primed.own_lens import OwnLens
@@ -107,7 +108,11 @@ class Primed:
         if self._collapsed(logits, view):
             known = self._publish()
         adapted = known.theta is not before.theta or known.filter != before.filter
-        return Answer(self._memory(logits, view.weights), adapted, known.drift)
+        answers = self._memory(logits, view.weights)
+        as_the_source = self._alignment.at_source and known.filter == AS_IS
+        own = bool(np.any(view.explained))
+        moved = own or not as_the_source or answers is not logits
+        return Answer(answers, adapted, known.drift, moved, outputs.features)
 
     def read(self, images: Floats) -> Answer:
         known = self._published  # taken once: a call beside this one may replace it

@@ -32,6 +32,9 @@ _POINTS = 300  # of the history
 _UNMEASURED: dict[str, Any] = {
     **dict.fromkeys(("phase", "drift", "significance", "distance", "filter", "entropy", "classes")),
     "class_memory": None,
+    "accuracy": None,
+    "held": False,
+    "holds": 0,
     **dict.fromkeys(("steps", "images", "batches", "waiting"), 0),
     **{"layers": [], "recent": [], "guard": {}},
 }

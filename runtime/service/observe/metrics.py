@@ -1,5 +1,7 @@
 """Prometheus metrics, in base units."""
 
+import math
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
 
 from zotta_edge.runtime.service.learning.worker import Learned, Report
@@ -8,7 +10,7 @@ from zotta_edge.version import __version__
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 DECISIONS = (
     *("phase", "changed", "filter", "shortened", "bounded", "rollback", "collapse", "returned"),
-    *("classes", "discarded", "unlearned"),
+    *("classes", "discarded", "unlearned", "held"),
 )
 REQUESTS = ("reset", "pause", "resume", "snapshot", "restore")
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -66,6 +68,12 @@ class Metrics:
         self._entropy = Gauge(
             "zotta_prediction_entropy", "Mean of the recent answers, in nats.", registry=registry
         )
+        self._accuracy = Gauge(
+            "zotta_accuracy_estimate_ratio",
+            "Share of the recent answers that are right, estimated without labels.",
+            registry=registry,
+        )
+        self._accuracy.set(math.nan)
         for outcome in ("held", "rolled_back", "skipped"):
             self._steps.labels(outcome)
         for reason in ("request", "collapse", "returned"):
@@ -96,6 +104,7 @@ class Metrics:
     def state(self, report: Report) -> None:
         self._drift.set(report.status.get("drift") or 0.0)
         self._distance.set(report.status.get("distance") or 0.0)
+        self._accuracy.set((report.status.get("accuracy") or {}).get("accuracy", math.nan))
 
     def text(self) -> bytes:
         return generate_latest(self._registry)

@@ -226,6 +226,13 @@ def _summary(report: dict[str, Any], tally: "Tally") -> str:
     if after is not None:
         gained = "" if before is None else f"   unadapted {before:.1%}   gain {after - before:+.1%}"
         lines.append(f"accuracy   adapted {after:.1%}{gained}")
+    if estimate := report["estimated_accuracy"]:
+        low, high = estimate["low"], estimate["high"]
+        lines.append(
+            f"estimate   {estimate['accuracy']:.0%} of the last {estimate['images']} right "
+            f"({low:.0%} to {high:.0%}), without labels"
+            + (f"; the source answered {report['holds']} times instead" if report["holds"] else "")
+        )
     cost = f"cost       {report['passes']:.2f} passes an image"
     if report["time_ratio"]:
         cost += f", {report['time_ratio']:.2f}x the time"

@@ -33,7 +33,10 @@ with speckle noise. Calibrating again replaces what is stored.
 --prime also measures how the features respond to the chosen affines, and fits on degraded copies of
 the source images how a single image tells what it needs, by forward passes. This takes minutes,
 once, and up to 18 % of the file's size; the device then adapts without extra passes. If it is
-interrupted, the same command continues where it stopped. A dry run does not prime.
+interrupted, the same command continues where it stopped. A dry run does not prime. Then
+the model answers degraded source images, to learn how far its certainty can be believed: the device
+estimates its accuracy from that, and notices when adaptation does harm. Labels that lie with the
+images are used; without them an answer is right when it is the one to the clean image.
 
 Of a primed file, and of every network with BatchNorm or without norms, the moments of all channels
 are measured as well, and the ways to adapt are compared on source images that are degraded in six
@@ -115,6 +118,7 @@ def run(args: argparse.Namespace) -> int:
     from zotta_edge.calibration.comparison import compare_methods, is_plain_cnn
     from zotta_edge.calibration.plot import plot_purity, require_matplotlib
     from zotta_edge.calibration.prime import prime
+    from zotta_edge.calibration.reliability import assess
     from zotta_edge.calibration.selection import Choice
 
     choice = Choice(
@@ -140,6 +144,7 @@ def run(args: argparse.Namespace) -> int:
         report = prime(report, source, settings)
     if not args.dry_run and (args.prime or is_plain_cnn(report)):
         report = compare_methods(report, source, settings)
+        report = assess(report, source, settings)
     for note in report.notes:
         print(f"note: {note}", file=sys.stderr)
     if args.token_statistics and not args.dry_run:
@@ -228,6 +233,7 @@ def _summary(report: "Report", written: Path | None) -> list[str]:
         f"OOD: {calibration.ood[:40]}; {calibration.seconds:.1f} s{times}",
         *_primed(info),
         *_compared(info),
+        *_assessed(info),
         f"stored in {written}" if written else "nothing was written (--dry-run)",
     ]
 
@@ -262,6 +268,14 @@ def _compared(info: "ModelInfo") -> list[str]:
     gains = ", ".join(f"{name} {gain:+.1f}" for name, gain in info.moments.gains.items())
     best = default_method(info, MethodSettings())
     return [f"points regained on degraded source images: {gains}; {best} is the default"]
+
+
+def _assessed(info: "ModelInfo") -> list[str]:
+    known = info.reliability
+    if known is None:
+        return []
+    of = "accuracy" if known.labelled else "agreement with the answers to clean images"
+    return [f"estimates its {of} without labels, to {known.error:.1%} on {known.streams} streams"]
 
 
 def _machine(report: "Report", written: Path | None) -> dict[str, Any]:
