@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zotta_edge.calibration.calibrate import Report, Settings
-from zotta_edge.calibration.degradations import DEGRADATIONS, degrade
 from zotta_edge.calibration.samples import Samples, Source, read_samples
+from zotta_edge.calibration.spoiling import DEGRADATIONS, degrade
 from zotta_edge.format import Floats, Reliability
 from zotta_edge.progress import Progress
 from zotta_edge.runtime.engine.engine import Engine, Outputs
