@@ -20,6 +20,7 @@ from zotta_edge.format import (
     Preprocessing,
     Prime,
     Recipe,
+    Reliability,
     Trial,
     to_metadata,
 )
@@ -53,7 +54,8 @@ def test_keys_of_the_model_file() -> None:
     vector = np.ones(2, np.float32)
     site = Site("hat", "map", 2, 1, "norm")
     moments = SourceMoments((site,), vector, vector, vector[:1], *2 * [vector.repeat(2)], 8, {})
-    info = replace(info, moments=moments)
+    known = Reliability((1.0, 0.0), (1.0,), error=0.05, labelled=True, streams=1)
+    info = replace(info, moments=moments, reliability=known)
     assert set(names(table(MODEL, "| key | meaning |"))) == {*to_metadata(info), "zotta.trial"}
     assert f"format {FORMAT_VERSION}" in MODEL.splitlines()[0]
 
@@ -68,6 +70,7 @@ def test_keys_of_the_model_file() -> None:
         ("calibration", Calibration, STATISTICS),
         ("prime", Prime, ("features", "shifts")),
         ("moments", SourceMoments, ("mean", "variance", "energy", "first_mean", "first_std")),
+        ("reliability", Reliability, ()),
         ("signatures", Signatures, (*MAPS, *UNITS)),
     ],
 )
@@ -81,7 +84,9 @@ def test_keys_of_a_signed_file(signed_digits: Path) -> None:
     told = names(table(MODEL, "| key | meaning |"))
     told += names(table(MODEL, "| key of signed files | meaning |"))
     held = set(to_metadata(read_info(signed_digits)))
-    assert set(told) == held | {"zotta.trial", "zotta.moments", "zotta.moments.values"}
+    assert set(told) == held | {
+        *("zotta.trial", "zotta.moments", "zotta.moments.values", "zotta.reliability")
+    }
 
 
 def test_fields_of_a_norm() -> None:
