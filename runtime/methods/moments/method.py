@@ -28,6 +28,7 @@ from zotta_edge.runtime.methods.primed.budget import PassBudget
 from zotta_edge.runtime.methods.primed.filter_choice import FilterChoice
 from zotta_edge.runtime.methods.primed.filters import AS_IS, Filters
 from zotta_edge.runtime.state import fields as states
+from zotta_edge.runtime.watch.class_memory import ClassMemory
 from zotta_edge.runtime.watch.collapse import Collapse
 from zotta_edge.runtime.watch.guard import GuardCounts
 from zotta_edge.runtime.watch.statistics import Doubles
@@ -59,6 +60,7 @@ class Moments:
         self._filters = Filters(info.preprocessing, calibration.pixels)
         self._choice = FilterChoice(self._filters, calibration, settings, events)
         self._budget = PassBudget(settings)
+        self._memory = ClassMemory(info.classes, settings, events)
         self._collapse = Collapse(info.classes, settings, events)
         self._counts = GuardCounts(events)
         self.reset()
@@ -79,7 +81,7 @@ class Moments:
             self._choice.reset()
             self._forget()
         known = self._publish()
-        return Answer(outputs.logits, adapted, known.drift)
+        return Answer(self._memory(outputs.logits, weights), adapted, known.drift)
 
     def read(self, images: Floats) -> Answer:
         known = self._published  # taken once: a call beside this one may replace it
@@ -167,6 +169,7 @@ class Moments:
             "stream": self._stream,
             "filter": self._choice,
             "running": self._running,
+            "memory": self._memory,
             "collapse": self._collapse,
             "counts": self._counts,
         }
@@ -178,6 +181,7 @@ class Moments:
             "significance": self._stream.drift.significance,
             "noise": min(self._noise, 1e6),
             "filter": self._choice.name,
+            "class_memory": self._memory.status(),
             "guard": self._counts.to_dict(),
         }
 
