@@ -90,8 +90,7 @@ def _by_site(rows: Floats, sites: tuple[Site, ...]) -> tuple[list[Doubles], list
     """First and second moments of each site, [image, C]."""
     ends = np.cumsum([site.channels for site in sites for _ in range(2)])
     parts = np.split(rows.astype(np.float64), ends[:-1], axis=1)
-    seconds = [part / site.positions for part, site in zip(parts[1::2], sites, strict=True)]
-    return parts[::2], seconds
+    return parts[::2], parts[1::2]
 
 
 def _energies(source: SourceMoments, first: list[Doubles], second: list[Doubles]) -> Floats:
