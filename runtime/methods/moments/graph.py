@@ -104,9 +104,9 @@ class _Writer:
         axes, seen = list(LAYOUTS[site.kind].pooled_axes), site.tensor
         if len(axes) == 2 and site.positions > _MANY:
             seen = self._some_rows(seen, axes[0], 5 if site.positions > 4 * _MANY else 3)
-        both = (seen, self._op("Mul", seen, seen))  # ReduceSumSquare takes three times as long
+        both = [seen, self._op("Mul", seen, seen)]  # ReduceSumSquare takes three times as long
         if axes:
-            both = tuple(self._reduced("ReduceMean", name, axes, False) for name in both)
+            both = [self._reduced("ReduceMean", name, axes, False) for name in both]
         return self._concat(*both)
 
     def _some_rows(self, name: str, axis: int, step: int) -> str:

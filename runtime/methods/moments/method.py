@@ -49,6 +49,7 @@ class Moments:
     """One pass a batch, in which the channels are aligned by all that was seen so far."""
 
     moves_affines: ClassVar[bool] = False
+    remembers_classes: ClassVar[bool] = True
 
     def __init__(self, engine: Engine, settings: MomentSettings, events: Events) -> None:
         info, calibration, source = engine.info, calibration_of(engine.info), moments_of(engine)

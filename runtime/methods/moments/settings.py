@@ -6,7 +6,6 @@ from zotta_edge.options import Options, option
 from zotta_edge.runtime.methods.contract import MethodSettings
 from zotta_edge.runtime.methods.primed.budget import BudgetSettings
 from zotta_edge.runtime.methods.primed.settings import FilterSettings
-from zotta_edge.runtime.watch.class_memory import ClassMemorySettings
 from zotta_edge.runtime.watch.collapse import CollapseSettings
 from zotta_edge.runtime.watch.novelty import NoveltySettings
 
@@ -36,7 +35,6 @@ class MomentSettings(
     MethodSettings,
     FilterSettings,
     NoveltySettings,
-    ClassMemorySettings,
     CollapseSettings,
     BudgetSettings,
     RunningMomentSettings,
