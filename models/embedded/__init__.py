@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from zotta_edge.models.picture_questions import Question
     from zotta_edge.runtime.io.sources import Source
 
 MODEL = Path(__file__).with_name("digits_vit_int8.onnx")
@@ -17,6 +18,7 @@ RESNET = Path(__file__).with_name("digits_resnet_gn_int8.onnx")
 VLM = Path(__file__).with_name("digits_vlm_int8.onnx")  # answers questions about pictures
 STREAM = Path(__file__).with_name("digits_stream.npz")  # 1,079 clean digits and their labels
 CORRUPTION, SEVERITY = "fog", 5
+ABOUT_QUESTIONS = "pictures of handwritten digits in low contrast, severity 3"
 ABOUT = f"the embedded ViT on 1,079 handwritten digits in {CORRUPTION}, severity {SEVERITY}"
 
 
@@ -60,3 +62,21 @@ def corrupted_stream(corruption: str = CORRUPTION, severity: int = SEVERITY) -> 
     corrupted = list(corrupt_stream(images, corruption, severity, seed=0))
     content = Labelled(np.stack(corrupted), clean.labels)
     return Stored(in_memory(f"digits in {corruption}", content))
+
+
+def drifted_questions(count: int, seed: int = 0) -> "list[Question]":
+    """Questions about pictures in low contrast, of digits that training has not seen.
+
+    >>> [question.answer for question in drifted_questions(3)]
+    ['11', '1', '2']
+    """
+    from dataclasses import replace
+
+    from zotta_edge.corruptions import corrupt_stream
+    from zotta_edge.models.picture_questions import questions
+
+    asked = questions(digits(10**6), labels(10**6), count, seed)
+    pictures = [question.picture[..., None] for question in asked]
+    drifted = corrupt_stream(pictures, "contrast", 3, seed)
+    pairs = zip(asked, drifted, strict=True)
+    return [replace(question, picture=picture[..., 0]) for question, picture in pairs]

@@ -9,6 +9,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zotta_edge.cli import generate_demo
 from zotta_edge.errors import ZottaError
 from zotta_edge.files import replacing
 from zotta_edge.progress import Progress
@@ -19,10 +20,14 @@ if TYPE_CHECKING:
 
 HELP = """Answer prompts with a decoder that adapts while it answers
 
+  zotta-edge generate
   zotta-edge generate --model smollm2_int8.onnx --prompt "What is the capital of France?"
   zotta-edge generate --model vlm_int8.onnx --image photo.png --prompt "What is the sum?"
   zotta-edge generate --model smollm2_int8.onnx --jsonl questions.jsonl --output answers.jsonl
   zotta-edge generate --model smollm2_int8.onnx --jsonl questions.jsonl --answers --method slot
+
+Without arguments the embedded model answers questions about drifted pictures of digits, with and
+without adaptation; it also answers where there is no --model.
 
 The model is a file that `zotta-edge export` made from a GGUF file, a llama2.c file, a folder of
 transformers, or an ONNX decoder of optimum or onnxruntime-genai. A single prompt's answer is
@@ -38,8 +43,10 @@ what they learn stays for the next prompts, and in --state.
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", type=Path, required=True, metavar="FILE", help="a decoder")
-    source = parser.add_mutually_exclusive_group(required=True)
+    parser.add_argument(
+        "--model", type=Path, metavar="FILE", help="a decoder; default: the embedded one"
+    )
+    source = parser.add_mutually_exclusive_group()
     source.add_argument("--prompt", metavar="TEXT", help="one question; - reads it from stdin")
     source.add_argument("--jsonl", type=Path, metavar="FILE", help="many of them")
     parser.add_argument("--image", type=Path, metavar="FILE", help="what the question is about")
@@ -66,6 +73,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.model is None and args.prompt is None and args.jsonl is None:
+        return generate_demo.run(args, _settings(args))
+    if args.prompt is None and args.jsonl is None:
+        raise ZottaError("nothing was asked: give --prompt TEXT or --jsonl FILE")
     if args.jsonl and args.image:
         raise ZottaError('--image goes with --prompt: name images in the JSONL as "image"')
     if args.answers and not args.jsonl:
@@ -200,7 +211,7 @@ def _opened(args: argparse.Namespace) -> Iterator["AdaptiveDecoder"]:
 
     with claim(args.state) if args.state else nullcontext():
         model = AdaptiveDecoder.load(
-            *(args.model, _settings(args), args.method),
+            *(args.model or _embedded(), _settings(args), args.method),
             tokenizer=args.tokenizer,
             threads=args.threads,
             provider=args.provider,
@@ -210,6 +221,12 @@ def _opened(args: argparse.Namespace) -> Iterator["AdaptiveDecoder"]:
         yield model
         if args.state:
             model.save_state(args.state)
+
+
+def _embedded() -> Path:
+    from zotta_edge.models import embedded
+
+    return embedded.VLM
 
 
 def _settings(args: argparse.Namespace) -> "GenerationSettings":
