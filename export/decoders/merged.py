@@ -25,6 +25,7 @@ def unmerge(model: onnx.ModelProto) -> None:
         graph.node.extend(
             helper.make_node("Identity", [inner.name], [outer])
             for inner, outer in zip(branch.output, node.output, strict=True)
+            if inner.name != outer
         )
         graph.node.remove(node)
     kept = [value for value in graph.input if value.name != _SWITCH]
