@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from zotta_edge.calibration.metadata import replace_metadata
+from zotta_edge.calibration.plausible import doubts
 from zotta_edge.calibration.purity import layer_purities
 from zotta_edge.calibration.samples import (
     MIN_SAMPLES,
@@ -103,7 +104,8 @@ def calibrate(
         purity=selection.scores if measured.rule == "purity" else (),
         seconds=round(time.perf_counter() - started, 3),
     )
-    notes = [*_notes(clean, drifted, settings), *filter(None, [selection.note])]
+    notes = doubts(model, info, clean, settings.threads)
+    notes += [*_notes(clean, drifted, settings), *filter(None, [selection.note])]
     if ood is not None and drifted is None:
         notes.append("the OOD images were not looked at: this choice of layers needs none")
     done = info.with_calibration(calibration)

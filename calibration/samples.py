@@ -36,6 +36,12 @@ class Samples:
         return len(self.images)
 
     @property
+    def labels(self) -> tuple[str, ...]:
+        """The class of each image, as written; "" where nobody says."""
+        known = self.written.labels if self.written else {}
+        return tuple(str(known.get(name, "")) for name in self.names) or ("",) * len(self)
+
+    @property
     def digests(self) -> list[str]:
         return [hashlib.sha256(image.tobytes()).hexdigest() for image in self.images]
 

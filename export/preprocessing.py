@@ -6,9 +6,9 @@ from typing import Any
 from zotta_edge.errors import ZottaError
 from zotta_edge.export.images import Sampled
 from zotta_edge.export.sources.classifier import Classifier, Say
-from zotta_edge.export.trial import find_preprocessing, normalised
+from zotta_edge.export.trial import find_preprocessing
 from zotta_edge.format import Interpolation, Preprocessing, Trial, Tried
-from zotta_edge.presets import PRESETS
+from zotta_edge.presets import PRESETS, normalised
 
 _LEAST = 8  # images that a trial needs
 _RESIZE = 256 / 224  # shorter side before the crop, where nobody says otherwise

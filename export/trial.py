@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zotta_edge.export.images import Sampled
-from zotta_edge.format import IMAGE, LOGITS, Floats, Order, Preprocessing, Trial, Tried
-from zotta_edge.presets import PRESETS
+from zotta_edge.format import IMAGE, LOGITS, Floats, Preprocessing, Trial, Tried
+from zotta_edge.presets import usual
 from zotta_edge.progress import Progress
 from zotta_edge.runtime.io.images import Image
 from zotta_edge.runtime.io.preprocessing import prepare, resample
@@ -47,37 +47,6 @@ class _Answers:
     def tried(self) -> Tried:
         accuracy = _mean_known(self.right)
         return Tried(self.name, len(self.shares), _information(self.shares), accuracy)
-
-
-def usual(p: Preprocessing) -> dict[str, Preprocessing]:
-    """The preprocessings to try for a network of `p.channels` channels, otherwise as `p`.
-
-    >>> list(usual(Preprocessing(32, 32, (0.5,), (0.5,))))
-    ['half', 'none', 'raw']
-    """
-    if p.channels == 1:
-        return {name: as_preset(p, name) for name in ("half", "none", "raw")}
-    ways = {}
-    for name, (*_, own) in PRESETS.items():
-        for order in ("RGB", "BGR"):
-            ways[name if order == own else f"{name} {order}"] = as_preset(p, name, order)
-    return ways
-
-
-def as_preset(p: Preprocessing, name: str, order: str | None = None) -> Preprocessing:
-    """`p` with the mean and std of a preset, in the order of the network's channels."""
-    mean, std, own = PRESETS[name]
-    return normalised(p, mean, std, order or own)
-
-
-def normalised(
-    p: Preprocessing, mean: tuple[float, ...], std: tuple[float, ...], order: str
-) -> Preprocessing:
-    """`p` with this mean and std of red, green and blue; one number stands for all channels."""
-    step = 1 if order == "RGB" else -1
-    mean, std = ((v * p.channels if len(v) == 1 else v)[::step] for v in (mean, std))
-    kind: Order = "RGB" if order == "RGB" else "BGR"
-    return replace(p, mean=mean, std=std, order=kind, assumed=False)
 
 
 def find_preprocessing(

@@ -15,9 +15,10 @@ from zotta_edge.export.images import Sampled
 from zotta_edge.export.preprocessing import stated
 from zotta_edge.export.sources.classifier import as_classifier
 from zotta_edge.export.sources.source import read_onnx
-from zotta_edge.export.trial import as_preset, find_preprocessing, usual
+from zotta_edge.export.trial import find_preprocessing
 from zotta_edge.format import Preprocessing
 from zotta_edge.models import embedded
+from zotta_edge.presets import as_preset, usual
 from zotta_edge.runtime.engine.model_info import read_info
 from zotta_edge.runtime.io.images import read_image
 from zotta_edge.runtime.io.preprocessing import fit, prepare

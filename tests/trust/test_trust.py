@@ -9,8 +9,10 @@ import disk
 import http_requests
 import kills
 import numerics
+import poison
 import pytest
 import state_files
+import wrong_model
 from concurrency import Call
 
 from zotta_edge import AdaptiveModel
@@ -72,3 +74,13 @@ def test_the_same_stream_gives_the_same_state() -> None:
 @pytest.mark.slow
 def test_numbers_stay_finite() -> None:
     assert numerics.main(["--repeat", "1", "--methods", "primed,zotta,t3a"]) == 0
+
+
+def test_calibrate_notices_the_wrong_preprocessing_labels_and_images() -> None:
+    assert wrong_model.main([]) == 0
+
+
+@pytest.mark.slow
+def test_poison_leaves_the_model_as_good_as_its_source() -> None:
+    few = ["--frames", "160", "--rows", "0:160"]
+    assert poison.main([*few, "--streams", "black,noise,not a number,one class,steering"]) == 0
