@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from zotta_edge.__main__ import main
@@ -174,3 +175,26 @@ def test_gradients_are_followed(tmp_path: Path, study: Study, capsys: Any) -> No
     named = [row.split(":") for row in rows if "cosine" in row]
     cosines = {name: float(rest.split("cosine ")[1].split()[0]) for name, rest in named}
     assert cosines["zotta"] > cosines["zoo"]
+
+
+def test_any_model_goes_from_the_file_to_a_table(
+    residual_net: onnx.ModelProto,
+    tmp_path: Path,
+    study: Study,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A BatchNorm network with random weights: what is gained is not the point here."""
+    onnx.save(residual_net, tmp_path / "net.onnx")
+    rng = np.random.default_rng(0)
+    pixels = {
+        "images": rng.integers(0, 256, (24, 16, 16, 3), np.uint8),
+        "labels": np.arange(24) % 5,
+    }
+    np.savez(tmp_path / "data.npz", **pixels)
+    data = str(tmp_path / "data.npz")
+    command = [str(tmp_path / "net.onnx"), "--source", data, "--data", data, "--mean", "0.5"]
+    command += ["--std", "0.5", "--batch-sizes", "8", "--corruptions", "fog", "--orders", "sorted"]
+    assert study("any_model").main([*command, "--output", str(tmp_path / "out")]) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| net.onnx")]
+    assert [row.split(" | ")[1] for row in rows] == ["bn_adapt", "default"]
+    assert read_info(tmp_path / "out" / "net.onnx").moments is not None

@@ -1,0 +1,165 @@
+"""Files as they come, from export to adaptation: what each gains by default, beside BN-Adapt.
+
+    python benchmarks/any_model.py resnet20_bn.onnx resnet20_folded.onnx --source source.npz \
+        --data report.npz --images 500 --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225
+
+Every file is exported and calibrated into --output (those that are there already are taken as they
+are), then run on corrupted images, each stream from the source again, in the order given and sorted
+by class. Prints Markdown: accuracy without adaptation, and what a method gains on the mean, on the
+worst corruption and on clean images. With --prime, both ways to adapt are compared first.
+"""
+
+import argparse
+import resource
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zotta_edge import AdaptiveModel, Settings, ZottaError
+from zotta_edge.__main__ import main as zotta_edge
+from zotta_edge.corruptions import CORRUPTIONS, corrupt_batch
+from zotta_edge.runtime.engine.model_info import read_info
+from zotta_edge.runtime.io.classes import Classes
+from zotta_edge.runtime.io.preprocessing import fit
+from zotta_edge.runtime.io.sources import open_source
+
+Image = NDArray[np.uint8]
+Labels = NDArray[np.intp]
+CLEAN, DEFAULT = "clean", "default"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = _arguments(argv)
+    args.output.mkdir(parents=True, exist_ok=True)
+    print("| file | method | batch | order | none | gain | worst | clean, none | clean |")
+    print("| --- " * 9 + "|")
+    for file in args.files:
+        try:
+            made = adaptable(file, args)
+            for row in measured(made, args):
+                print(f"| {file.name} | {row} |", flush=True)
+        except ZottaError as error:
+            print(f"| {file.name} | {error} |" + " |" * 7, flush=True)
+    return 0
+
+
+def adaptable(file: Path, args: argparse.Namespace) -> Path:
+    """The file exported and calibrated; where that fails, the commands have said why."""
+    output: Path = args.output / f"{file.stem}.onnx"
+    if output.exists():
+        return output
+    started = time.perf_counter()
+    preprocessing = ["--mean", args.mean, "--std", args.std] if args.mean else []
+    _command(["export", str(file), "-o", str(output), *preprocessing])
+    exported = time.perf_counter() - started
+    prime = ["--prime"] if args.prime else []
+    _command(["calibrate", str(output), "--source", args.source, *prime])
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    seconds = time.perf_counter() - started - exported
+    print(f"<!-- {file.name}: export {exported:.0f} s, calibration {seconds:.0f} s, ", end="")
+    print(f"{peak:.0f} MB at most -->")
+    return output
+
+
+def _command(arguments: list[str]) -> None:
+    if zotta_edge(arguments):
+        raise ZottaError(f"zotta-edge {arguments[0]} failed")
+
+
+def measured(model: Path, args: argparse.Namespace) -> list[str]:
+    images, labels = read(model, args)
+    domains = {name: _corrupted(images, name, args.seed) for name in (*args.corruptions, CLEAN)}
+    rows = []
+    for order in args.orders:
+        ranks = np.argsort(labels, kind="stable") if order == "sorted" else np.arange(len(labels))
+        plain = _accuracies(model, "none", 64, domains, labels, ranks)
+        for method in args.methods:
+            for batch in args.batch_sizes:
+                found = _accuracies(model, method, batch, domains, labels, ranks)
+                rows.append(f"{method} | {batch} | {order} | {_gains(plain, found)}")
+    return rows
+
+
+def read(model: Path, args: argparse.Namespace) -> tuple[Image, Labels]:
+    info, source = read_info(model), open_source(args.data)
+    truth = source.labels(args.labels, Classes.of(info))
+    first, last = args.rows
+    samples = [sample for at, sample in enumerate(source) if first <= at < last][: args.images]
+    images = np.stack([fit(sample.image, info.preprocessing) for sample in samples])
+    return images, np.array([truth[sample.name] for sample in samples], np.intp)
+
+
+def _corrupted(images: Image, name: str, seed: int) -> Image:
+    return images if name == CLEAN else np.asarray(corrupt_batch(images, name, 5, seed))
+
+
+def _accuracies(
+    path: Path,
+    method: str,
+    batch: int,
+    domains: dict[str, Image],
+    labels: Labels,
+    ranks: Labels,
+) -> dict[str, float]:
+    name = None if method == DEFAULT else method
+    model = AdaptiveModel.load(path, Settings(), name, threads=1)
+    found = {}
+    for domain, images in domains.items():
+        model.reset()
+        parts = [ranks[start : start + batch] for start in range(0, len(ranks), batch)]
+        right = [model.predict(images[part]).labels == labels[part] for part in parts]
+        found[domain] = 100 * float(np.concatenate(right).mean())
+    return found
+
+
+def _gains(plain: dict[str, float], found: dict[str, float]) -> str:
+    gains = [found[name] - plain[name] for name in plain if name != CLEAN]
+    none = np.mean([plain[name] for name in plain if name != CLEAN])
+    clean = f"{plain[CLEAN]:.1f} | {found[CLEAN] - plain[CLEAN]:+.1f}"
+    return f"{none:.1f} | {np.mean(gains):+.1f} | {min(gains):+.1f} | {clean}"
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE.onnx")
+    parser.add_argument("--source", required=True, metavar="DIR", help="images to calibrate on")
+    parser.add_argument("--data", required=True, metavar="DIR", help="images to adapt on")
+    parser.add_argument(
+        "--labels", type=Path, metavar="CSV", help="their classes, where --data has none"
+    )
+    parser.add_argument("--rows", type=_interval, default=(0, 10**9), metavar="FIRST:LAST")
+    parser.add_argument("--images", type=int, default=1000, help="of each corruption")
+    parser.add_argument("--mean", help="of the preprocessing, where the file does not say")
+    parser.add_argument("--std")
+    parser.add_argument("--prime", action="store_true", help="also measure the Jacobian")
+    parser.add_argument("--methods", type=_list, default=["bn_adapt", DEFAULT])
+    parser.add_argument("--batch-sizes", type=_numbers, default=[64, 1])
+    parser.add_argument("--orders", type=_list, default=["given", "sorted"])
+    parser.add_argument("--corruptions", type=_list, default=list(CORRUPTIONS))
+    parser.add_argument("--seed", type=int, default=0)
+    scratch = Path(tempfile.gettempdir()) / "any_model"
+    parser.add_argument("--output", type=Path, default=scratch, metavar="DIR")
+    return parser.parse_args(argv)
+
+
+def _interval(text: str) -> tuple[int, int]:
+    first, last = text.split(":")
+    return int(first), int(last)
+
+
+def _list(text: str) -> list[str]:
+    return text.split(",")
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
