@@ -48,7 +48,8 @@ def _gains(
     report: Report, images: Image, methods: Sequence[str], settings: Settings
 ) -> dict[str, float]:
     """Share of answers regained by each method, in points, less those without adaptation."""
-    total = len(images) * (len(methods) + 1) * len(DEGRADATIONS)
+    streams = _streams(images, settings.seed)
+    total = len(images) * (len(methods) + 1) * len(streams)
     with (
         tempfile.TemporaryDirectory(prefix="zotta-") as folder,
         Progress("comparing methods", total) as progress,
@@ -59,13 +60,19 @@ def _gains(
         for method in ("none", *methods):
             model = AdaptiveModel.load(path, method=method, threads=settings.threads)
             same = []
-            for name in DEGRADATIONS:
+            for stream in streams:
                 model.reset()
-                answers = _answers(model, degraded(images, name, settings.seed))
-                same.append(float((answers == clean).mean()))
+                same.append(float((_answers(model, stream) == clean).mean()))
                 progress.advance(len(images))
             shares[method] = 100 * float(np.mean(same))
     return {method: round(shares[method] - shares["none"], 2) for method in methods}
+
+
+def _streams(images: Image, seed: int) -> list[Image]:
+    """The images degraded in each way, and in all ways by turns."""
+    streams = [degraded(images, name, seed) for name in DEGRADATIONS]
+    turns = [streams[place % len(streams)][place] for place in range(len(images))]
+    return [*streams, np.stack(turns)]
 
 
 def _answers(model: AdaptiveModel, images: Image) -> NDArray[np.intp]:
