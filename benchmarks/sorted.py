@@ -80,17 +80,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     }
     images, labels = _few(*read(args, plain), args.classes)
     found: Gains = defaultdict(lambda: defaultdict(list))
-    for corruption in [*args.corruptions, *([MIXED] if args.mixed else [])]:
-        shown = _shown(images, corruption, args.corruptions)
-        prepared = as_batch(shown, plain.info.preprocessing)
-        right = _answers(plain, prepared, 16) == labels
-        for key, order in _streams(args, labels):
-            answers = _answers(models[key[2]], prepared[order], key[1])
-            none = 100 * float(right[order].mean())
-            gain = 100 * float((answers == labels[order]).mean()) - none
-            found[key][corruption].append((none, gain))
-        print(f"<!-- {corruption}: {100 * right.mean():.1f} without adaptation -->", flush=True)
-    _print(found)
+    try:
+        for corruption in [*args.corruptions, *([MIXED] if args.mixed else [])]:
+            shown = _shown(images, corruption, args.corruptions)
+            prepared = as_batch(shown, plain.info.preprocessing)
+            right = _answers(plain, prepared, 16) == labels
+            for key, order in _streams(args, labels):
+                answers = _answers(models[key[2]], prepared[order], key[1])
+                none = 100 * float(right[order].mean())
+                gain = 100 * float((answers == labels[order]).mean()) - none
+                found[key][corruption].append((none, gain))
+            print(f"<!-- {corruption}: {100 * right.mean():.1f} without adaptation -->", flush=True)
+    finally:  # what was measured before an interruption is not lost
+        _print(found)
     return 0
 
 
