@@ -32,6 +32,8 @@ def workplace(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return folder
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(3600)  # it primes a real model: minutes, and many on a busy machine
 def test_your_own_model(workplace: Path) -> None:
     commands = [
         line.split("#")[0].strip()
