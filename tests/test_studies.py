@@ -31,7 +31,7 @@ def study(monkeypatch: pytest.MonkeyPatch) -> Study:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["cost", "batches", "continual", "order", "clean", "passes"])
+@pytest.mark.parametrize("name", ["cost", "batches", "continual", "order", "clean"])
 def test_studies_run(name: str, tmp_path: Path, study: Study) -> None:
     """On a few digits: what they find is not the point here."""
     studies = study("past_the_paper")
@@ -39,6 +39,19 @@ def test_studies_run(name: str, tmp_path: Path, study: Study) -> None:
     assert studies.main([name, "--output", str(tmp_path), *few]) == 0
     found = json.loads((tmp_path / "results.json").read_text())["summaries"]
     assert {"none", "primed"} <= {one["variant"] for one in found}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "count"), [("passes", 9), ("reduction", 4), ("peers", 9), ("wild", 4 * 4)]
+)
+def test_studies_fit(
+    name: str, count: int, tmp_path: Path, study: Study, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every method of theirs is tried on a few digits."""
+    few = ["--images", "16", "--corruptions", "fog", "--output", str(tmp_path), "--dry-run"]
+    assert study("past_the_paper").main([name, *few]) == 0
+    assert f"{count} conditions to run" in capsys.readouterr().err
 
 
 def test_ablations_ask_the_paper_s_questions(study: Study) -> None:
