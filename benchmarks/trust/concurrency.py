@@ -6,6 +6,7 @@ Writers learn from images, readers only ask, and others pause, resume, reset, sa
 the middle. Every call is recorded with its begin, its end and a hash of its result. Then an order
 is searched (Wing and Gong, 1993) that respects begin and end, and in which a model of the same file
 that no other thread touches gives the same results, bit for bit. None: an update was torn or lost.
+A call that came while learning was paused may be answered after it is resumed: not learned from.
 """
 
 import argparse
@@ -15,7 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +151,7 @@ class Specification:
 def explained(history: list[Call], alone: Specification) -> bool:
     """Depth first over the calls that may come next: those begun before any other has ended."""
     tried: set[tuple[frozenset[int], tuple[str, bool]]] = set()
-    path: list[tuple[tuple[str, bool], frozenset[int], list[int]]] = []
+    path: list[tuple[tuple[str, bool], frozenset[int], list[tuple[int, Call]]]] = []
     done: frozenset[int] = frozenset()
     place = alone.here()
     choices = _next(history, done)
@@ -160,28 +161,43 @@ def explained(history: list[Call], alone: Specification) -> bool:
                 return False
             place, done, choices = path.pop()
             continue
-        choice = choices.pop(0)
+        number, call = choices.pop(0)
         alone.go(place)
-        if not alone.explains(history[choice]):
+        if not alone.explains(call):
             continue
         after = alone.here()
-        if (done | {choice}, after) in tried:
+        if (done | {number}, after) in tried:
             continue
         path.append((place, done, choices))
-        place, done = after, done | {choice}
+        place, done = after, done | {number}
         tried.add((done, place))
         choices = _next(history, done)
     return True
 
 
-def _next(history: list[Call], done: frozenset[int]) -> list[int]:
+def _next(history: list[Call], done: frozenset[int]) -> list[tuple[int, Call]]:
     """Calls that no unfinished one precedes; those with a telling result first."""
-    open_ = [index for index in range(len(history)) if index not in done]
-    if not open_:
-        return []
-    first_end = min(history[index].end for index in open_)
-    able = [index for index in open_ if history[index].begin <= first_end]
-    return sorted(able, key=lambda index: (history[index].result == "", history[index].end))
+    waiting = [index for index in range(len(history)) if index not in done]
+    first_end = min((history[index].end for index in waiting), default=0)
+    able = [index for index in waiting if history[index].begin <= first_end]
+    able.sort(key=lambda index: (history[index].result == "", history[index].end))
+    unlearned = [
+        (index, replace(history[index], kind="ask"))
+        for index in able
+        if history[index].kind == "learn" and _paused(history, history[index])
+    ]
+    return [*((index, history[index]) for index in able), *unlearned]
+
+
+def _paused(history: list[Call], call: Call) -> bool:
+    """Whether learning may have been paused at some moment of the call."""
+    resumes = [other for other in history if other.kind == "resume"]
+    return any(
+        pause.begin <= call.end
+        and not any(pause.end < resume.begin and resume.end < call.begin for resume in resumes)
+        for pause in history
+        if pause.kind == "pause"
+    )
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:

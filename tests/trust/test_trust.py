@@ -8,9 +8,11 @@ import determinism
 import disk
 import http_requests
 import kills
+import long_run
 import numerics
 import poison
 import pytest
+import signals
 import state_files
 import wrong_model
 from concurrency import Call
@@ -84,3 +86,13 @@ def test_calibrate_notices_the_wrong_preprocessing_labels_and_images() -> None:
 def test_poison_leaves_the_model_as_good_as_its_source() -> None:
     few = ["--frames", "160", "--rows", "0:160"]
     assert poison.main([*few, "--streams", "black,noise,not a number,one class,steering"]) == 0
+
+
+@pytest.mark.slow
+def test_services_and_streams_end_in_order() -> None:
+    assert signals.main(["--count", "1"]) == 0
+
+
+@pytest.mark.slow
+def test_nothing_grows_or_wears_out() -> None:
+    assert long_run.main(["--batches", "500"]) == 0

@@ -46,10 +46,12 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def run(app: Starlette, bound: socket.socket) -> None:
-    """Serve until SIGTERM or Ctrl-C."""
+    """Serve until SIGTERM, SIGHUP or Ctrl-C."""
     # uvicorn raises the signal again after its shutdown, when nothing is left to do.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, frame: None)
+    if hasattr(signal, "SIGHUP"):  # the terminal was closed: save and end, as with the others
+        signal.signal(signal.SIGHUP, lambda number, frame: signal.raise_signal(signal.SIGTERM))
     # They double the number of series.
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
     config = uvicorn.Config(
