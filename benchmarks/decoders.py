@@ -14,14 +14,15 @@ takes the development questions, --set NAME=VALUE changes a setting.
 
 import argparse
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 from decoder_questions import SHIFTS, Asked, is_right, questions
 
 from zotta_edge.progress import tracked
-from zotta_edge.runtime.generate.engine import Tokens
+from zotta_edge.runtime.generate.engine import DecoderEngine, Tokens
 from zotta_edge.runtime.generate.guard import fault
 from zotta_edge.runtime.generate.methods.zotta import token_loss
 from zotta_edge.runtime.generate.model import AdaptiveDecoder, Question
@@ -104,7 +105,8 @@ def _next_loss(model: AdaptiveDecoder, ids: Sequence[int], cut: int, adapt: bool
     whole = np.array([ids])
     tokens = Tokens(whole[:, :-1], np.ones_like(whole[:, :-1]), np.arange(len(ids) - 1)[None])
     scales, shift = (move.scales, move.shift) if move else (None, None)
-    logits = model.engine.forward(tokens, None, scales, shift, cut - 1).logits
+    with _uncounted(model.engine):
+        logits = model.engine.forward(tokens, None, scales, shift, cut - 1).logits
     return float(token_loss(logits, whole[0, cut:]).mean())
 
 
@@ -119,7 +121,8 @@ def _endless(model: AdaptiveDecoder, args: argparse.Namespace) -> list[str]:
         prompt = model.prompt(Question(each.text))
         (answer,) = model.complete([prompt])
         before = time.monotonic()
-        (source,) = plain.complete([prompt]) if model.method != "none" else (answer,)
+        with _uncounted(model.engine):
+            (source,) = plain.complete([prompt]) if model.method != "none" else (answer,)
         spent += time.monotonic() - before
         written, longest = written + len(answer.tokens), max(longest, len(answer.tokens))
         empty += not answer.tokens and bool(source.tokens)
@@ -127,6 +130,14 @@ def _endless(model: AdaptiveDecoder, args: argparse.Namespace) -> list[str]:
         changed += answer.tokens != source.tokens
     counts = [str(n) for n in (len(asked), longest, empty, circles, changed)]
     return counts + _cost(model, written, time.monotonic() - start - spent)
+
+
+@contextmanager
+def _uncounted(engine: DecoderEngine) -> Iterator[None]:
+    """Passes that only measure are not the method's."""
+    passes, tokens = engine.passes, engine.tokens
+    yield
+    engine.passes, engine.tokens = passes, tokens
 
 
 def _cost(model: AdaptiveDecoder, written: int, seconds: float) -> list[str]:

@@ -211,3 +211,32 @@ def test_any_model_goes_from_the_file_to_a_table(
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| net.onnx")]
     assert [row.split(" | ")[1] for row in rows] == ["bn_adapt", "default"]
     assert read_info(tmp_path / "out" / "net.onnx").moments is not None
+
+
+def test_decoders_under_shift(
+    tmp_path: Path, study: Study, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a tiny decoder of random weights: the tables have a row a method."""
+    from tiny_decoders import tiny_decoder
+
+    from zotta_edge.export.decoders.pipeline import DecoderOptions, export_decoder
+
+    decoders, asked = study("decoders"), study("decoder_questions")
+    model, text = tmp_path / "tiny.onnx", tmp_path / "text.txt"
+    export_decoder(tiny_decoder(), model, DecoderOptions("fp32"))
+    text.write_text(" ".join("abcdefgh" * 9))
+    few = ["--model", str(model), "--max-tokens", "3", "--threads", "1"]
+    assert decoders.main(["questions", *few, "--count", "2"]) == 0
+    assert decoders.main(["text", *few, "--texts", str(text), "--window", "8", "--count", "2"]) == 0
+    assert decoders.main(["endless", *few, "--count", "3"]) == 0
+    assert decoders.main(["project"]) == 0
+    rows = [line.split(" | ")[0] for line in capsys.readouterr().out.splitlines()]
+    assert [rows.count(f"| {method}") for method in decoders.METHODS] == [3, 3, 3, 3]
+    right = asked.Asked("larger", "Which is larger, 13 or 8?", ("13", "thirteen"))
+    assert asked.is_right(right, "13 is larger than 8.")
+    assert not asked.is_right(right, "8 is smaller than 13.")
+    dev, reported = (
+        {each.text for each in asked.questions(40, "plain", flag) if each.kind == "capital"}
+        for flag in (False, True)
+    )
+    assert not dev & reported

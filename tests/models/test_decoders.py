@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from decoders import WORDS, tiny_decoder
 from published import smollm2, stories
 from reference_decoder import forward, token_losses
+from tiny_decoders import WORDS, tiny_decoder
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.export.decoders.pipeline import DecoderOptions, export_decoder

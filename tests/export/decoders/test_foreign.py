@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from decoders import tiny_decoder
 from onnx import helper
+from tiny_decoders import tiny_decoder
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.export.decoders.graph import decoder_graph

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from decoders import tiny_decoder
+from tiny_decoders import tiny_decoder
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.export.decoders.pipeline import DecoderOptions, export_decoder
