@@ -1,21 +1,16 @@
-"""Ways to answer questions about pictures that a device does not have: FOA's prompts, and TENT.
+"""Ways to answer questions about pictures: the runtime's own, FOA's prompts, and TENT in torch.
 
 FOA (Niu et al., ICML 2024) searches three prompts by CMA-ES: rows before the picture's own, which
-the file takes as they are. TENT (Wang et al., ICLR 2021) needs torch and back-propagation.
+the file takes as they are.
 """
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from zotta_edge.models import embedded
-from zotta_edge.models.export_vlm import load
 from zotta_edge.models.picture_questions import Question
-from zotta_edge.models.train_vlm import END_TOKEN, as_input, prompt, tokenizer
 from zotta_edge.runtime.generate.generation import Completion, complete, steps
 from zotta_edge.runtime.generate.model import AdaptiveDecoder
 from zotta_edge.runtime.generate.model import Question as Asked
@@ -24,7 +19,6 @@ from zotta_edge.runtime.generate.settings import GenerationSettings
 from zotta_edge.runtime.methods.foa.settings import FoaSettings
 from zotta_edge.runtime.methods.foa.strategy import Strategy
 
-WEIGHTS = Path(__file__).parent / "weights" / "digits_vlm.safetensors"
 SETTINGS: dict[str, dict[str, Any]] = {  # chosen on `DEVELOPMENT` of picture_questions.py
     "zotta": {"learning_rate": 1.0, "max_step": 0.02, "max_distance": 0.2},
     "perplexity": {"learning_rate": 0.1},
@@ -46,7 +40,7 @@ class Device:
         replies = self.model.answer([Asked(one.text, one.picture) for one in asked])
         return [reply.text for reply in replies]
 
-    def passes(self) -> float:
+    def tokens(self) -> float:
         return self.model.engine.tokens  # of all rows: what a pass costs
 
 
@@ -88,68 +82,23 @@ class Foa(Device):
         return float(np.mean([each.entropy for each in answers])), answers
 
 
-class Tent:
-    """Adam on the scales of the post-attention norms, in torch; answers come before the step."""
+class Answerer(Protocol):
+    """What every way offers."""
 
-    def __init__(self, settings: dict[str, Any]) -> None:
-        torch.set_num_threads(1)
-        self._model, self._words = load(WEIGHTS), tokenizer()
-        for each in self._model.parameters():
-            each.requires_grad_(False)
-        blocks = self._model.decoder.model.layers
-        scales = [block.post_attention_layernorm.weight.requires_grad_() for block in blocks]
-        self._optimizer = torch.optim.Adam(scales, settings["rate"])
-        self._tokens = 0
+    def answer(self, asked: Sequence[Question]) -> list[str]: ...
 
-    def answer(self, asked: Sequence[Question]) -> list[str]:
-        pictures = as_input([one.picture for one in asked])
-        starts = [self._words.encode(prompt(one.text)).ids for one in asked]
-        rows = [list(start) for start in starts]
-        while live := [
-            row for row, start in zip(rows, starts, strict=True) if _goes_on(row, start)
-        ]:
-            with torch.no_grad():
-                logits = self._logits(pictures, rows)
-            best = [int(logits[at, len(row) - 1].argmax()) for at, row in enumerate(rows)]
-            for row, token in zip(rows, best, strict=True):
-                if any(row is one for one in live):
-                    row.append(token)
-        if self._optimizer.param_groups[0]["lr"]:
-            self._step(pictures, rows, starts)
-        answers = [row[len(start) :] for row, start in zip(rows, starts, strict=True)]
-        return [
-            self._words.decode([token for token in row if token != END_TOKEN]) for row in answers
-        ]
-
-    def _step(self, pictures: Tensor, rows: list[list[int]], starts: list[list[int]]) -> None:
-        scores = self._logits(pictures, [row[:-1] for row in rows]).log_softmax(-1)
-        entropies = -(scores.exp() * scores).sum(-1)
-        places = zip(rows, starts, strict=True)
-        each = [
-            entropies[at, len(start) - 1 : len(row) - 1] for at, (row, start) in enumerate(places)
-        ]
-        self._optimizer.zero_grad()
-        torch.cat(each).mean().backward()  # type: ignore[no-untyped-call]
-        self._optimizer.step()
-
-    def _logits(self, pictures: Tensor, rows: list[list[int]]) -> Tensor:
-        length = max(map(len, rows))
-        tokens = torch.tensor([row + [END_TOKEN] * (length - len(row)) for row in rows])
-        self._tokens += tokens.numel() + len(rows) * 16
-        logits: Tensor = self._model(pictures, tokens)
-        return logits
-
-    def passes(self) -> float:
-        return self._tokens
+    def tokens(self) -> float:
+        """Tokens that went through the network, of all rows."""
+        ...
 
 
-def _goes_on(row: list[int], start: list[int]) -> bool:
-    return row[-1] != END_TOKEN and len(row) < len(start) + LIMIT
-
-
-def answerer(name: str, settings: dict[str, Any] | None = None) -> Device | Tent:
+def answerer(name: str, settings: dict[str, Any] | None = None) -> Answerer:
     """A method by name, as new."""
     given = SETTINGS.get(name, {}) if settings is None else settings
     if name == "foa":
         return Foa(given)
-    return Tent(given) if name in ("tent", "none fp32") else Device(name, given)
+    if name in ("tent", "none fp32"):
+        from picture_tent import Tent  # torch weighs more than all the others need
+
+        return Tent(given, LIMIT)
+    return Device(name, given)

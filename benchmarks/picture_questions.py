@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from picture_methods import LIMIT, answerer
 
 from zotta_edge.corruptions import Scale, corrupt_stream
@@ -101,7 +102,7 @@ def run(method: str, condition: Condition, count: int, seed: int) -> tuple[Cell,
     right = np.array([a == question.answer for a, question in zip(given, asked, strict=True)])
     kinds = np.array([question.kind for question in asked])
     shares = {kind: float(right[kinds == kind].mean()) for kind in KINDS if kind in kinds}
-    tokens = answering.passes() / count
+    tokens = answering.tokens() / count
     longest, empty = max(map(len, given)), sum(not text for text in given)
     name = condition.name
     cell = Cell(method, name, seed, shares, float(right.mean()), tokens, seconds, longest, empty)
@@ -130,10 +131,28 @@ def table(args: argparse.Namespace) -> None:
 
 
 def by_condition(cells: Sequence[Cell], methods: Sequence[str]) -> str:
-    """Right answers in percent: mean over the seeds, and their standard deviation."""
+    """Right answers in percent: mean over the seeds, and their standard deviation.
+
+    Gains are over the same model without adaptation on the same questions.
+    """
     names = [condition.name for condition in CONDITIONS]
-    values = [[_spread(_found(cells, method, name)) for name in names] for method in methods]
-    return _markdown(["method", *names], dict(zip(methods, values, strict=True)))
+    rows = {
+        method: [
+            *(_spread(_found(cells, method, name)) for name in names),
+            _spread(np.mean([_gains(cells, method, name) for name in names], axis=0)),
+            f"{100 * min(float(np.mean(_gains(cells, method, name))) for name in names):+.1f}",
+        ]
+        for method in methods
+    }
+    return _markdown(["method", *names, "gain, all", "worst gain"], rows)
+
+
+def _gains(cells: Sequence[Cell], method: str, condition: str) -> list[float]:
+    plain = _found(cells, "none fp32" if method == "tent" else "none", condition)
+    if method == "none fp32":
+        plain = _found(cells, method, condition)
+    found = _found(cells, method, condition)
+    return [one - other for one, other in zip(found, plain, strict=True)]
 
 
 def by_kind(cells: Sequence[Cell], methods: Sequence[str]) -> str:
@@ -207,8 +226,8 @@ def _found(cells: Sequence[Cell], method: str, condition: str) -> list[float]:
     return [cell.total for cell in cells if (cell.method, cell.condition) == (method, condition)]
 
 
-def _spread(shares: Sequence[float]) -> str:
-    if not shares:
+def _spread(shares: Sequence[float] | NDArray[np.float64]) -> str:
+    if not len(shares):
         return ""
     deviation = np.std(shares, ddof=1) if len(shares) > 1 else 0.0
     return f"{100 * np.mean(shares):.1f} ± {100 * deviation:.1f}"
@@ -236,6 +255,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--methods", type=lambda text: text.split(","), default=list(METHODS), metavar="A,B"
     )
     args = parser.parse_args(argv)
+    plain = ["none", "none fp32"] if "tent" in args.methods else ["none"]  # what gains are over
+    args.methods = list(dict.fromkeys([*plain[:1], *args.methods, *plain]))
     studies[args.study](args)
     return 0
 

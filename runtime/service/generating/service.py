@@ -30,13 +30,10 @@ _LAST_SAVE = 3.0  # seconds that a shutdown waits for the tokens under way
 _POINTS = 300  # of the history
 # What the dashboard shows of a classifier and a decoder does not have.
 _UNMEASURED: dict[str, Any] = {
-    **dict.fromkeys(("phase", "drift", "significance", "distance", "filter", "entropy", "classes")),
-    "class_memory": None,
-    "accuracy": None,
-    "held": False,
-    "holds": 0,
-    **dict.fromkeys(("steps", "images", "batches", "waiting"), 0),
-    **{"layers": [], "recent": [], "guard": {}},
+    **dict.fromkeys(("phase", "drift", "significance", "distance", "filter", "entropy")),
+    **dict.fromkeys(("accuracy", "class_memory")),
+    **dict.fromkeys(("steps", "images", "batches", "waiting", "holds"), 0),
+    **{"layers": [], "recent": [], "guard": {}, "held": False},
 }
 
 
@@ -203,6 +200,7 @@ class GenerateService(Served):
             "latency": {"p50": p50, "p99": p99},
             "settings": self.model.settings.to_dict(),
             "precision": self.model.info.recipe.precision,
+            "classes": self.model.info.shape.vocabulary,  # what each token is chosen from
         }
         safe: dict[str, Any] = finite(_UNMEASURED | self._status | picture)
         return safe

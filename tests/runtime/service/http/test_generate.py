@@ -12,10 +12,12 @@ import pytest
 import served
 from served import Reply, Server
 
+from zotta_edge import AdaptiveModel
 from zotta_edge.models import embedded
 from zotta_edge.models.picture_questions import Question, questions
 from zotta_edge.runtime.generate.model import AdaptiveDecoder
 from zotta_edge.runtime.generate.model import Question as Asked
+from zotta_edge.runtime.service import create_app
 
 MODEL = f"/v2/models/{embedded.VLM.stem}"
 
@@ -124,6 +126,15 @@ def test_a_client_that_goes_away_leaves_its_place(server: Server) -> None:
         connection.close()
     assert _generate(server, text_input="what?").status == 200
     assert server.get("/v2/health/ready")["ready"]
+
+
+def test_the_dashboard_finds_what_a_classifier_tells(server: Server) -> None:
+    classifier = create_app(AdaptiveModel.load(embedded.MODEL), "digits").state.service
+    told = server.get(f"{MODEL}/adaptation")
+    assert set(classifier.adaptation()) <= set(told)
+    assert told["classes"] == 351
+    server.get(f"{MODEL}/adaptation/history")
+    assert b"<html" in server.request("GET", "/").body
 
 
 def test_a_token_is_needed_where_there_is_one(tmp_path: Path) -> None:
