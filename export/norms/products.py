@@ -3,12 +3,10 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import numpy as np
 from onnx import NodeProto, helper
 
 from zotta_edge.export.sources.classifier import Classifier
 from zotta_edge.format import IMAGE
-from zotta_edge.graph.constants import Array
 from zotta_edge.graph.index import Graph
 from zotta_edge.graph.shapes import Shape, Shapes
 
@@ -105,32 +103,20 @@ def _readers(graph: Graph, name: str) -> Iterable[NodeProto]:
 
 
 def opened(classifier: Classifier, product: Product) -> str:
-    """The tensor an affine goes behind, in float.
+    """The product's tensor in float; codes are read and written again, at their own scale.
 
-    Codes are read, and their readers take what was read: written again at the source's scale, moved
-    values would be clipped. Without an affine in between this changes no value; the products that
-    read them lose their integer kernel.
+    Without an affine in between this changes no code. A range wider than the source's would.
     """
     if product.coding is None:
         return product.tensor
     graph, shapes = classifier.graph, classifier.shapes
     codes, name = product.tensor, f"{product.tensor}.float"
-    read = helper.make_node("DequantizeLinear", [codes, *product.coding], [name])
-    readers = [node for node in graph.consumers[codes] if _reads_as(graph, node, product.coding)]
-    graph.insert_after(codes, [read])
-    for node in readers:
-        graph.reroute(node.output[0], name)
-    shapes[name] = shapes[codes]
+    maker = graph.producers[codes]
+    copy = NodeProto()
+    copy.CopyFrom(maker)
+    copy.output[0] = f"{codes}.source"
+    read = helper.make_node("DequantizeLinear", [copy.output[0], *product.coding], [name])
+    write = helper.make_node("QuantizeLinear", [name, *product.coding], [codes])
+    graph.replace(maker, [copy, read, write])
+    shapes[name] = shapes[copy.output[0]] = shapes[codes]
     return name
-
-
-def _reads_as(graph: Graph, node: NodeProto, coding: tuple[str, str]) -> bool:
-    """Whether a node reads codes at this scale and zero point."""
-    if node.op_type != "DequantizeLinear" or len(node.input) < 3 or node.output[0] in graph.outputs:
-        return False
-    pairs = zip(node.input[1:], coding, strict=False)
-    return all(_equal(graph.constant(a), graph.constant(b)) for a, b in pairs)
-
-
-def _equal(a: Array | None, b: Array | None) -> bool:
-    return a is not None and b is not None and np.array_equal(a, b)
