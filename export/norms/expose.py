@@ -7,7 +7,7 @@ from typing import cast
 from onnx import NodeProto, TensorProto, helper
 
 from zotta_edge.errors import ZottaError
-from zotta_edge.export.norms.decomposed import match_decomposed
+from zotta_edge.export.norms.foreign import match_mean, match_scaled
 from zotta_edge.export.norms.insert import INSERTED, inserted_forms
 from zotta_edge.export.norms.names import norm_name
 from zotta_edge.export.norms.native import NATIVE
@@ -21,7 +21,7 @@ from zotta_edge.tensor_layouts import LAYOUTS, Layout
 
 Say = Callable[[str], None]
 
-_MATCHERS: dict[str, Matcher] = NATIVE | {"ReduceMean": match_decomposed}
+_MATCHERS: dict[str, Matcher] = NATIVE | {"ReduceMean": match_mean, "Mul": match_scaled}
 _KINDS: dict[Layout, Kind] = {layout: kind for kind, layout in LAYOUTS.items()}
 
 

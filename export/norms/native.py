@@ -8,6 +8,7 @@ from zotta_edge.export.norms.norm_form import (
     Affine,
     Form,
     Matcher,
+    behind,
     find_affine,
     hat_of,
     make_form,
@@ -26,15 +27,23 @@ def _layer_norm(graph: Graph, shapes: Shapes, node: NodeProto) -> Form | None:
     x, last = node.input[0], len(shapes[node.input[0]]) - 1
     scale = graph.constant(node.input[1])
     shift = optional_constant(graph, node, 2)
-    if attribute(node, "axis", -1) not in (-1, last) or scale is None or shift is None:
+    if scale is None or shift is None:
         return None
     if any(graph.consumers.get(name) for name in node.output[1:]):
         return None  # the mean or the deviation is used elsewhere
+    if attribute(node, "axis", -1) not in (-1, last):  # several axes, each place with its own scale
+        return behind(shapes, node, _channels_of(graph, x, last), node.op_type)
     output, channels = node.output[0], scale.size
     core = helper.make_node(node.op_type, [x, ones(graph, channels)], [hat_of(output)])
     core.domain = node.domain
     core.attribute.extend(node.attribute)
     return make_form(node.op_type, x, output, last, scale, shift, node.input[1], [core])
+
+
+def _channels_of(graph: Graph, x: str, last: int) -> int:
+    """Of maps the first axis, unless they were just turned; of anything else the last."""
+    turned = graph.producer(x, "Transpose")
+    return 1 if last == 3 and turned is None else last
 
 
 def _skip_layer_norm(graph: Graph, shapes: Shapes, node: NodeProto) -> Form | None:

@@ -46,6 +46,16 @@ def make_form(
     return Form(kind, x, output, hat_of(output), axis, scale, shift, parameter, core)
 
 
+def behind(shapes: Shapes, node: NodeProto, axis: int, kind: str) -> Form:
+    """An affine of scale 1 and shift 0 behind a node that keeps what it has of its own."""
+    core = NodeProto()
+    core.CopyFrom(node)
+    output, channels = node.output[0], shapes[node.output[0]][axis]
+    core.output[0] = hat_of(output)
+    scale, shift = np.ones(channels, np.float32), np.zeros(channels, np.float32)
+    return make_form(kind, node.input[0], output, axis, scale, shift, "", [core])
+
+
 def hat_of(output: str) -> str:
     return f"{output}.hat"
 

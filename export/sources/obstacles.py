@@ -4,9 +4,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import onnx
+from onnx import numpy_helper
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.export.sources.inputs import declared, described, input_obstacles
+
+_RANDOM = (
+    *("RandomUniform", "RandomUniformLike", "RandomNormal", "RandomNormalLike"),
+    *("Bernoulli", "Multinomial"),
+)
 
 
 class UnsuitableError(ZottaError):
@@ -38,6 +44,7 @@ def refuse_unsuitable(model: onnx.ModelProto, size: tuple[int, int] | None) -> N
     """Raise one error that names every obstacle."""
     found = [
         *_exported(model),
+        *_random(model),
         *input_obstacles(model, size),
         *_output_obstacles(model),
     ]
@@ -49,6 +56,27 @@ def _exported(model: onnx.ModelProto) -> list[str]:
     if any(entry.key == "zotta.format" for entry in model.metadata_props):
         return ["the model is already exported by zotta-edge: export the model it was made from"]
     return []
+
+
+def _random(model: onnx.ModelProto) -> list[str]:
+    """Nodes that draw numbers: no two answers are the same, and no check could pass."""
+    names = [
+        f"{node.op_type} {node.name}".strip() for node in model.graph.node if _draws(model, node)
+    ]
+    if not names:
+        return []
+    return [
+        f"it draws random numbers ({names[0]}, {len(names)} in all), as networks in training do: "
+        "export it in inference mode, in torch after model.eval()"
+    ]
+
+
+def _draws(model: onnx.ModelProto, node: onnx.NodeProto) -> bool:
+    if node.op_type == "Dropout" and len(node.input) > 2 and node.input[2]:
+        stored = {tensor.name: tensor for tensor in model.graph.initializer}
+        training = stored.get(node.input[2])
+        return training is not None and bool(numpy_helper.to_array(training).all())
+    return node.op_type in _RANDOM
 
 
 def _output_obstacles(model: onnx.ModelProto) -> list[str]:

@@ -223,6 +223,19 @@ def test_all_obstacles_are_named_at_once() -> None:
     assert "3 obstacles: (1)" in str(caught.value)
 
 
+def test_a_network_in_training_is_refused() -> None:
+    model = batch_norm_net(13)
+    model.graph.node.append(
+        helper.make_node("RandomUniformLike", ["f"], ["drawn"], name="drop/rand")
+    )
+    model.graph.node.append(helper.make_node("Dropout", ["f", "", "yes"], ["kept"], name="drop"))
+    model.graph.initializer.append(numpy_helper.from_array(np.array(True), "yes"))
+    with pytest.raises(
+        UnsuitableError, match=r"random numbers \(RandomUniformLike drop/rand, 2 in all"
+    ):
+        as_classifier(model)
+
+
 def test_inspect_lists_the_obstacles_and_fails(tmp_path: Path, capfd) -> None:
     path = tmp_path / "net.onnx"
     path.write_bytes(batch_norm_net(13, image=["n", 3, -1, -1], factor="f2").SerializeToString())

@@ -259,6 +259,109 @@ def test_batch_norm_of_a_transposed_convolution() -> None:
     check_exposed(model)
 
 
+def test_batch_norm_as_a_product_and_a_sum() -> None:
+    """tf2onnx folds the statistics into the affine, and the affine stays behind the convolution."""
+    body = """
+        scaled = Mul(f, scale)
+        shifted = Add(scaled, shift)
+        normed = Relu(shifted)"""
+    model = map_graph(body, 13, scale=positive(1, 8, 1, 1), shift=values(8, 1, 1))
+    (found,) = check_exposed(model)
+    assert (found.form, found.norm.kind, found.norm.inserted) == (BN, "map", False)
+
+
+def test_arithmetic_on_the_image_is_no_norm() -> None:
+    text = """
+    <ir_version: 8, opset_import: ["" : 13]>
+    net (float[b, 3, 8, 8] x) => (float[b, 5] y) {
+        turned = Transpose <perm = [0, 1, 2, 3]> (x)
+        unit = Mul(turned, scale)
+        centred = Add(unit, shift)
+        f = Conv(centred, conv)
+        n = InstanceNormalization(f, ones, ones)
+        normed = Tanh(n)
+        pooled = GlobalAveragePool(normed)
+        flat = Flatten(pooled)
+        y = Gemm(flat, head)
+    }"""
+    arrays = {"scale": positive(3, 1, 1), "shift": values(3, 1, 1), "ones": positive(8)}
+    model = graph(text, conv=values(8, 3, 1, 1), head=values(8, 5, seed=1), **arrays)
+    assert len(check_exposed(model)) == 1
+
+
+@pytest.mark.parametrize(("axis", "shape"), [(1, (8, 8, 8)), (2, (8, 8))])
+def test_layer_norm_over_several_axes(axis: int, shape: tuple[int, ...]) -> None:
+    """Each place has a scale of its own: the affine of each channel goes behind them."""
+    body = f"l = LayerNormalization <axis = {axis}> (f, scale, shift) \n normed = Tanh(l)"
+    model = map_graph(body, 17, scale=positive(*shape), shift=values(*shape))
+    (found,) = check_exposed(model)
+    assert (found.norm.channels, found.norm.kind) == (8, "map")
+
+
+GROUPED = """
+    last = Transpose <perm = [0, 2, 3, 1]> (f)
+    split = Reshape(last, groups)
+    mean = ReduceMean <axes = [1, 2, 4]> (split)
+    off = Sub(split, mean)
+    square = Mul(off, off)
+    variance = ReduceMean <axes = [1, 2, 4]> (square)
+    safe = Add(variance, epsilon)
+    root = Sqrt(safe)
+"""
+CENTRED = "quotient = Div(off, root) \n scaled = Mul(quotient, gamma) \n total = Add(scaled, beta)"
+FACTORED = """
+    inverse = Reciprocal(root)
+    factor = Mul(inverse, gamma)
+    scaled = Mul(split, factor)
+    moved = Mul(mean, factor)
+    rest = Sub(beta, moved)
+    total = Add(scaled, rest)
+"""
+
+
+@pytest.mark.parametrize("affine", [CENTRED, FACTORED])
+def test_group_norm_of_five_axes(affine: str) -> None:
+    """Keras: [batch, H, W, group, C / group], with the affine in that shape, too."""
+    joined = """
+        joined = Reshape(total, whole)
+        turned = Transpose <perm = [0, 3, 1, 2]> (joined)
+        normed = Tanh(turned)"""
+    model = map_graph(
+        GROUPED + affine + joined,
+        13,
+        groups=np.array([-1, 8, 8, 2, 4]),
+        whole=np.array([-1, 8, 8, 8]),
+        gamma=positive(1, 1, 1, 2, 4),
+        beta=values(1, 1, 1, 2, 4),
+        epsilon=np.array([1e-3], np.float32),
+    )
+    (found,) = check_exposed(model)
+    assert (found.form, found.norm.channels, found.norm.kind) == (GN, 8, "nhwc")
+
+
+@pytest.mark.parametrize("gamma", [(8, 1, 1), (8,)])
+def test_decomposed_layer_norm_over_several_axes(gamma: tuple[int, ...]) -> None:
+    last = len(gamma) == 1
+    turn, back = "0, 2, 3, 1" if last else "0, 1, 2, 3", "0, 3, 1, 2" if last else "0, 1, 2, 3"
+    body = f"""
+        t = Transpose <perm = [{turn}]> (f)
+        mean = ReduceMean <axes = [1, 2, 3]> (t)
+        off = Sub(t, mean)
+        square = Mul(off, off)
+        variance = ReduceMean <axes = [1, 2, 3]> (square)
+        safe = Add(variance, epsilon)
+        root = Sqrt(safe)
+        quotient = Div(off, root)
+        scaled = Mul(quotient, gamma)
+        total = Add(scaled, beta)
+        turned = Transpose <perm = [{back}]> (total)
+        normed = Tanh(turned)"""
+    arrays = {"gamma": positive(*gamma), "beta": values(*gamma)}
+    model = map_graph(body, 13, **arrays, epsilon=np.array([1e-3], np.float32))
+    (found,) = check_exposed(model)
+    assert (found.norm.channels, found.norm.kind) == (8, "nhwc" if last else "map")
+
+
 TOKENS = "flat8 = Reshape(f, to_tokens) \n t = Transpose <perm = [0, 2, 1]> (flat8)"
 BACK = "normed = Reshape(back, to_map)"
 
