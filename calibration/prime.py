@@ -43,7 +43,8 @@ def prime(report: Report, source: Source, settings: Settings, sweeps: int = SWEE
         raise ZottaError("the chosen layers have no affines to prime: choose others with --layers")
     groups = _groups(source, info, settings, sweeps)
     engine = Engine.open(report.model, chosen=chosen, threads=settings.threads)
-    Head.open(engine).weights()  # refuses, before the work, what the method would refuse after it
+    if not info.outputs:  # refuses, before the work, what the method would refuse after it
+        Head.open(engine).weights()
     signing = Signing(engine, report, source, settings)
     with _kept(report, groups, settings) as kept:
         jacobian = _measured(engine, groups, settings.seed, kept)
@@ -119,6 +120,8 @@ def _rank(model: Path, jacobian: Floats, signed: int = 0) -> int:
 
 def _mirrored(engine: Engine, groups: list[Floats]) -> float:
     """How often the model says the same of an image and of its mirror image."""
+    if engine.info.outputs:  # boxes and maps are mirrored themselves
+        return 0.0
     same = 0
     for images in groups:
         both = (images, mirrored(images, engine.info.preprocessing))

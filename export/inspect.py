@@ -53,7 +53,7 @@ def summary(path: Path, info: ModelInfo) -> str:
     p = info.preprocessing
     lines = [
         f"{path}: {info.recipe.precision}, {path.stat().st_size / 1e6:.2f} MB, "
-        f"{info.classes} classes",
+        + (f"outputs {', '.join(info.outputs)}" if info.outputs else f"{info.classes} classes"),
         f"input     {p.channels} x {p.height} x {p.width} {p.layout}, "
         f"mean {_numbers(p.mean)}, std {_numbers(p.std)}"
         + (f", resize {p.resize}" if p.resize else "")
@@ -123,6 +123,7 @@ def _describe_info(info: ModelInfo) -> dict[str, Any]:
         "preprocessing": vars(info.preprocessing),
         "trial": info.trial and asdict(info.trial),
         "classes": info.classes,
+        "outputs": list(info.answers),
         "labels": list(info.labels),
         "checks": dict(info.checks),
         "layers": [

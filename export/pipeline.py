@@ -79,6 +79,8 @@ class ExportOptions:
         Height and width of the input, where the source leaves them open.
     inputs
         Values of inputs besides the image; one number fills an input of any shape.
+    scores
+        False: the output is no class scores, although it looks like them, as an embedding does.
     resize, interpolation, mean, std, order
         How images are prepared; None: as the source says. Mean and std are red's, green's and
         blue's, whatever the order "RGB" or "BGR" of the network's channels.
@@ -94,6 +96,7 @@ class ExportOptions:
     layers: str | None = None
     size: tuple[int, int] | None = None
     inputs: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    scores: bool = True
     resize: int | None = None
     interpolation: Literal["bicubic", "bilinear", "area"] | None = None
     mean: tuple[float, ...] | None = None
@@ -159,7 +162,7 @@ def _build(source: str, options: ExportOptions, say: Say) -> tuple[onnx.ModelPro
     if found:
         _keep_integers(found, options.precision, say)
     say("exposing the norms")
-    classifier = as_classifier(adaptable, options.size, say)
+    classifier = as_classifier(adaptable, options.size, say, options.scores)
     layers = add_features(classifier, expose_norms(classifier, say, options.layers), options.layers)
     names = _labels(options.labels, classifier.classes)
     session = open_session(adaptable.SerializeToString())
@@ -179,6 +182,7 @@ def _build(source: str, options: ExportOptions, say: Say) -> tuple[onnx.ModelPro
         classes=classifier.classes,
         labels=names,
         trial=trial,
+        outputs=classifier.outputs,
     )
     inputs = check_images(info.preprocessing, images)
     say("checking the adaptable graph against its source")
@@ -254,7 +258,9 @@ def _prepared(
     p = stated(known, classifier, **{key: getattr(options, key) for key in keys})
     classes = Classes(classifier.classes, names)
     data = sampled(options.data, options.image_labels, classes, p, say) if options.data else None
-    p, trial = found_by_trial(p, data, session, say) if p.assumed else (p, None)
+    p, trial = (
+        found_by_trial(p, data, session, say, bool(classifier.outputs)) if p.assumed else (p, None)
+    )
     return p, trial, prepare(data.images, p) if data else None
 
 

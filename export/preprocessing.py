@@ -57,15 +57,18 @@ def _each(values: tuple[float, ...], channels: int, flag: str) -> tuple[float, .
 
 
 def found(
-    assumed: Preprocessing, data: Sampled | None, session: Any, say: Say
+    assumed: Preprocessing, data: Sampled | None, session: Any, say: Say, blind: bool = False
 ) -> tuple[Preprocessing, Trial | None]:
-    """By trial where there are images; otherwise as assumed, with a warning."""
+    """By trial where there are images; otherwise as assumed, with a warning.
+
+    A network without class scores is `blind`: nothing tells how much its answers say.
+    """
     if assumed.channels not in (1, 3):
         raise ZottaError(
             f"the source does not say how its {assumed.channels}-channel images are normalised: "
             "give --mean and --std"
         )
-    if data is not None and len(data.images) >= _LEAST:
+    if data is not None and len(data.images) >= _LEAST and not blind:
         say("the source does not say how its images are normalised: trying the usual ways")
         p, trial = find_preprocessing(session, assumed, data)
         say(told(trial))
@@ -75,10 +78,11 @@ def found(
             "the source does not say how its 1-channel images are normalised: give --mean and "
             f"--std, or at least {_LEAST} images with --data to find it by trial"
         )
+    more = f", or {_LEAST} images or more with --data to find it by trial"
     say(
         "warning: the source does not say how its images are normalised; ImageNet's mean and std "
-        f"are assumed: give --preprocessing or --mean and --std, or {_LEAST} images or more with "
-        "--data to find it by trial"
+        "are assumed: give --preprocessing or --mean and --std"
+        + (" (detectors mostly take `none`)" if blind else more)
     )
     return assumed, None
 

@@ -1,8 +1,8 @@
 """The library's entry: a classifier that adapts to its stream while it answers."""
 
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zotta_edge.errors import NotFiniteError, ZottaError
-from zotta_edge.format import Floats, ModelInfo
+from zotta_edge.format import LOGITS, Floats, ModelInfo
 from zotta_edge.runtime.engine.engine import Engine
 from zotta_edge.runtime.engine.model_info import read_info
 from zotta_edge.runtime.events import Discarded, Events, Unlearned
 from zotta_edge.runtime.io.preprocessing import as_batch
 from zotta_edge.runtime.methods.contract import Answer
-from zotta_edge.runtime.methods.registry import chosen_layers, default_method, find
+from zotta_edge.runtime.methods.registry import (
+    check_fits,
+    chosen_layers,
+    default_method,
+    find,
+)
 from zotta_edge.runtime.methods.remembering import opened
 from zotta_edge.runtime.settings import Settings
 from zotta_edge.runtime.state import fields, file
@@ -42,6 +47,9 @@ class Result:
     drift
         How far the stream is from the source, in the source's standard deviations; None where the
         method does not measure it.
+    outputs
+        The answers by name: `logits`, or whatever a network without class scores gives. Such a
+        network has one class.
     """
 
     labels: NDArray[np.intp]
@@ -49,6 +57,7 @@ class Result:
     logits: Floats
     adapted: bool
     drift: float | None
+    outputs: Mapping[str, Floats] = field(default_factory=dict)
 
 
 class AdaptiveModel:
@@ -100,6 +109,7 @@ class AdaptiveModel:
         self.method = method or default_method(engine.info, self.settings)
         self._engine, self.fingerprint = engine, engine.file.fingerprint
         self.events = Events()
+        check_fits(self.method, engine.info)
         self._method = opened(self.method, engine, self.settings, self.events)
         self._turn = threading.RLock()
         self._frozen = False
@@ -203,7 +213,7 @@ class AdaptiveModel:
     def _source(self, batch: Floats) -> Answer:
         """What the source parameters answer."""
         outputs = self._engine.cone(self._engine.stem(batch), {})
-        return Answer(outputs.logits, False, None, False, outputs.features)
+        return Answer(outputs.logits, False, None, False, outputs.features, outputs.others)
 
     def _read(self, batch: Floats) -> Answer:
         """Answer as the model is; one that has learned its way out of all numbers starts anew."""
@@ -285,7 +295,7 @@ class AdaptiveModel:
 
 
 def _finite(answer: Answer) -> Answer:
-    if not np.isfinite(answer.logits).all():
+    if not all(np.isfinite(part).all() for part in (answer.logits, *answer.others.values())):
         raise NotFiniteError("the answer is not finite")
     return answer
 
@@ -297,4 +307,5 @@ def _result(answer: Answer) -> Result:
         answer.logits,
         answer.adapted,
         answer.drift,
+        answer.others or {LOGITS: answer.logits},
     )

@@ -14,6 +14,7 @@ from zotta_edge.format import Floats
 from zotta_edge.runtime.adaptive import AdaptiveModel, Result
 from zotta_edge.runtime.events import Event
 from zotta_edge.runtime.interrupt import interrupts
+from zotta_edge.runtime.io.output_file import Keeper
 from zotta_edge.runtime.io.predictions import Writer
 from zotta_edge.runtime.io.preprocessing import as_batch
 from zotta_edge.runtime.io.sources import Sample
@@ -86,6 +87,7 @@ def adapt_stream(
     labels: Mapping[str, int] | None = None,
     plain: AdaptiveModel | None = None,
     write: Writer = lambda names, probabilities, adapted: None,
+    keep: Keeper = lambda names, outputs: None,
     progress: Callable[[Tally, int], None] = lambda tally, count: None,
 ) -> Tally:
     """Predict every batch as it comes; labels are for scoring only. Ctrl-C ends the stream early.
@@ -105,6 +107,7 @@ def adapt_stream(
                 meter.correct += _right(result, names, labels or {})
                 if way is model:
                     write(names, result.probabilities, result.adapted)
+                    keep(names, result.outputs)
             tally.images += len(batch)
             tally.scored += sum(name in labels for name in names) if labels else 0
             progress(tally, len(batch))

@@ -51,12 +51,13 @@ def names(rows: list[str]) -> list[str]:
 
 def test_keys_of_the_model_file() -> None:
     info = AdaptiveModel.load(embedded.MODEL).info
+    optional = ("zotta.trial", "zotta.outputs")
     vector = np.ones(2, np.float32)
     site = Site("hat", "map", 2, 1, "norm")
     moments = SourceMoments((site,), vector, vector, vector[:1], *2 * [vector.repeat(2)], 8, {})
     known = Reliability((1.0, 0.0), (1.0,), error=0.05, labelled=True, streams=1)
     info = replace(info, moments=moments, reliability=known)
-    assert set(names(table(MODEL, "| key | meaning |"))) == {*to_metadata(info), "zotta.trial"}
+    assert set(names(table(MODEL, "| key | meaning |"))) == {*to_metadata(info), *optional}
     assert f"format {FORMAT_VERSION}" in MODEL.splitlines()[0]
 
 

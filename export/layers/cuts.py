@@ -1,5 +1,6 @@
 """Cut tensors: those through which every path from the image to the logits passes."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 
@@ -28,8 +29,15 @@ _CHANNEL_LAST = ("MatMul", "MatMulInteger", "MatMulNBits", "LayerNormalization",
 class Cuts:
     """The cuts of a graph, and what lies between them; places count nodes in their order."""
 
-    def __init__(self, graph: Graph, shapes: Shapes, norms: Sequence[ExposedNorm]) -> None:
-        self.graph, self.shapes = graph, shapes
+    def __init__(
+        self,
+        graph: Graph,
+        shapes: Shapes,
+        norms: Sequence[ExposedNorm],
+        outputs: Sequence[str] = (LOGITS,),
+    ) -> None:
+        self.graph, self.shapes, self.outputs = graph, shapes, list(outputs)
+        self.ends = set(outputs) - {LOGITS}  # answers of a network without class scores
         self.dependent = graph.image_dependent(IMAGE)
         self._codes = _codes(graph)
         self.place = {name: place for place, node in enumerate(graph.nodes) for name in node.output}
@@ -38,7 +46,7 @@ class Cuts:
         self.entry = {output: min(body) for output, body in bodies.items()}
         heavy = [place for place, node in enumerate(graph.nodes) if node.op_type in HEAVY]
         self.busy = sorted({*heavy, *(place for body in bodies.values() for place in body)})
-        self.names = [name for name in self._cuts() if self.usable(name)]
+        self.names = [name for name in self._cuts() if self.usable(name) and self._inside(name)]
 
     def _body(self, norm: ExposedNorm) -> set[int]:
         """Places of the nodes between a norm's input and its output."""
@@ -47,7 +55,7 @@ class Cuts:
 
     def _cuts(self) -> list[str]:
         """A tensor is a cut if, when it appears, no other tensor on the way is still needed."""
-        way = self.graph.reaching([LOGITS], self.dependent)  # carry the image to the logits
+        way = self.graph.reaching(self.outputs, self.dependent)  # carry the image to the answers
         uses = Counter(
             name
             for node in self.graph.nodes
@@ -63,9 +71,15 @@ class Cuts:
                 if not uses[name]:
                     live.discard(name)
             live.update(outputs)
+            if not live.isdisjoint(self.ends):  # kept to the end: no cuts any more
+                break
             if outputs and live == {outputs[0]}:
                 cuts.append(outputs[0])
         return cuts
+
+    def _inside(self, name: str) -> bool:
+        """Not behind all products, where answers are only put together."""
+        return not self.ends or self.count_heavy(self.place[name], math.inf) > 0
 
     def between(self, start: int, end: float) -> list[str]:
         """Cuts that appear at `start` or later, and before `end`."""

@@ -65,7 +65,7 @@ def add_features(
         In the order of the graph.
     """
     graph = classifier.graph
-    cuts = Cuts(graph, classifier.shapes, norms)
+    cuts = Cuts(graph, classifier.shapes, norms, tuple(classifier.outputs) or (LOGITS,))
     if pattern is not None:
         groups = _by_pattern(norms, pattern)
     else:
@@ -76,9 +76,30 @@ def add_features(
     )
     for layer in layers:
         _add_pooled(graph, layer.tensor, layer.feature, layer.kind, layer.channels)
+    if not layers:
+        raise ZottaError(
+            "no norm of the model lies before its first branch that stays open to the end, so no "
+            "single tensor shows what it does: name others with --layers"
+        )
     _add_embedding(graph, cuts, layers[-1])
+    _fix_others(graph, norms, layers)
     graph.finish()
     return layers
+
+
+def _fix_others(graph: Graph, norms: _Norms, layers: tuple[Layer, ...]) -> None:
+    """Norms behind the last cut, as in a detector's branches, belong to no layer and stay."""
+    kept = {norm.name for layer in layers for norm in layer.norms}
+    fixed = {
+        name
+        for exposed in norms
+        if exposed.norm.name not in kept
+        for name in (exposed.norm.scale, exposed.norm.shift)
+    }
+    inputs = graph.model.graph.input
+    for place in reversed(range(len(inputs))):
+        if inputs[place].name in fixed:
+            del inputs[place]
 
 
 def _by_pattern(norms: _Norms, pattern: str) -> list[_Group]:
@@ -128,7 +149,9 @@ def _by_structure(norms: _Norms, cuts: Cuts) -> list[_Group]:
         cuts.count("Softmax", cuts.entry[part[0].output], _start(parts[index + 1 :], cuts)) > 0
         for index, part in enumerate(body)
     ]
-    joined = _join_halves(body, attention) if any(attention) else _join_stages(body, cuts)
+    # The last part may hold all of a detector's head, which has a Softmax of its own.
+    attends = any(attention[:-1]) or (any(attention) and not cuts.ends)
+    joined = _join_halves(body, attention) if attends else _join_stages(body, cuts)
     groups: list[_Group] = []
     for index, part in enumerate([*joined, *([final] if final else [])]):
         path = _common_path([exposed.norm.name for exposed in part])
@@ -237,6 +260,9 @@ def _add_pooled(graph: Graph, tensor: str, output: str, kind: Kind, channels: in
 
 def _add_embedding(graph: Graph, cuts: Cuts, last: Layer) -> None:
     """The vector that the classifier head reads; the last feature where there is no such head."""
+    if LOGITS not in cuts.outputs:
+        _add_pooled(graph, last.tensor, EMBEDDING, last.kind, last.channels)
+        return
     name: str | None = LOGITS
     node = graph.producers[LOGITS]
     while node.op_type not in _HEAD_ENDS:

@@ -1,7 +1,7 @@
 """The standard form of a classifier: `image` [batch, ...] in, `logits` [batch, classes] out."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import onnx
@@ -10,20 +10,20 @@ from onnx import TensorProto, helper
 from zotta_edge.errors import ZottaError
 from zotta_edge.export.sources.batch import free_batch
 from zotta_edge.export.sources.half import to_single
-from zotta_edge.export.sources.inputs import Layout, bind_inputs, declare_image
+from zotta_edge.export.sources.inputs import Layout, bind_inputs, declare_image, declared
 from zotta_edge.export.sources.obstacles import refuse_unsuitable
 from zotta_edge.export.sources.opset import with_opset
 from zotta_edge.export.sources.qoperator import to_qdq
 from zotta_edge.format import EMBEDDING, IMAGE, LOGITS
 from zotta_edge.graph.index import Graph
 from zotta_edge.graph.nodes import attribute, free_name, opset
-from zotta_edge.graph.shapes import BATCH, Shape, measure_shapes
+from zotta_edge.graph.shapes import BATCH, Shape, ShapeProbe, measure_shapes
 
 Say = Callable[[str], None]
 
 _OLDEST_OPSET = 11  # the first that every later step reads as it is
 _LIFTED_OPSET = 13
-_OUTPUTS = re.compile(rf"{EMBEDDING}|feature\.\d+")
+_OUTPUTS = re.compile(rf"{EMBEDDING}|{LOGITS}|feature\.\d+")
 _MAP = "logits.map"  # logits [batch, classes, 1, 1]
 _RESHAPING = ("Identity", "Flatten", "Reshape", "Squeeze", "Cast")
 
@@ -40,6 +40,7 @@ class Classifier:
     classes: int
     shapes: dict[str, Shape] = field(repr=False)  # of every tensor
     half: bool = False  # the source rounds to 16 bits
+    outputs: Mapping[str, Shape] = field(default_factory=dict)  # where there are no class scores
 
     @property
     def image(self) -> Shape:
@@ -52,17 +53,21 @@ def as_classifier(
     model: onnx.ModelProto,
     size: tuple[int, int] | None = None,
     say: Say = lambda message: None,
+    scores: bool = True,
 ) -> Classifier:
     """Check and rewrite `model` in place.
 
     Parameters
     ----------
     model
-        A float classifier with one input, the images, and one output.
+        A float network with one input, the images.
     size
         Height and width, where the model leaves them open.
     say
         Told of what had to be rewritten.
+    scores
+        False: its output is no class scores, although it looks like them. A network with several
+        outputs, or one that is not [batch, classes], keeps its outputs as they are anyway.
 
     Raises
     ------
@@ -99,16 +104,52 @@ def as_classifier(
     graph = Graph(model)
     _make_room(graph)
     graph.rename(model.graph.input[0].name, IMAGE)
-    graph.rename(model.graph.output[0].name, LOGITS)
-    _cut_softmax(graph)
+    scores = scores and _may_be_scores(model, shape)
+    if scores:
+        graph.rename(model.graph.output[0].name, LOGITS)
+        _cut_softmax(graph)
     to_qdq(graph)
     graph.finish()
     free_batch(graph, shape)
     shapes = measure_shapes(model, IMAGE, shape)
-    classes = _classes(graph, shapes)
-    _set_shape(model.graph.output[0], ["batch", classes])
+    classes, outputs = 1, {} if scores else _own_outputs(model, shapes)
+    if scores:
+        classes = _classes(graph, shapes)
+        _set_shape(model.graph.output[0], ["batch", classes])
+    else:
+        say(f"it gives no class scores: {', '.join(outputs)} are passed through as they are")
     channels, height, width = shape if layout == "NCHW" else (shape[2], *shape[:2])
-    return Classifier(graph, layout, channels, height, width, classes, shapes, half)
+    return Classifier(graph, layout, channels, height, width, classes, shapes, half, outputs)
+
+
+def _may_be_scores(model: onnx.ModelProto, image: Shape) -> bool:
+    """Whether the only output is [batch, classes] or [batch, classes, 1, 1]."""
+    if len(model.graph.output) != 1:
+        return False
+    name = model.graph.output[0].name
+    axes = ShapeProbe(model, [name]).run(IMAGE, image, _first_batch(model))[name]
+    return (len(axes) == 2 or (len(axes) == 4 and axes[2:] == (1, 1))) and axes[1] > 1
+
+
+def _first_batch(model: onnx.ModelProto) -> int:
+    return declared(model.graph.input[0])[0] or 1
+
+
+def _own_outputs(model: onnx.ModelProto, shapes: dict[str, Shape]) -> dict[str, Shape]:
+    """The axes of each output behind the batch's."""
+    for value in model.graph.output:
+        axes = shapes.get(value.name, ())
+        if not axes or axes[0] != BATCH or value.type.tensor_type.elem_type != TensorProto.FLOAT:
+            shown = ", ".join("batch" if size == BATCH else str(size) for size in axes)
+            raise ZottaError(
+                f"the output {value.name} [{shown}] is not one row of floats for each image: cut "
+                "the graph before what makes it, such as a NonMaxSuppression, with "
+                "onnx.utils.extract_model"
+            )
+        value.CopyFrom(
+            helper.make_tensor_value_info(value.name, TensorProto.FLOAT, ["batch", *axes[1:]])
+        )
+    return {value.name: shapes[value.name][1:] for value in model.graph.output}
 
 
 def _inline_functions(model: onnx.ModelProto) -> None:
@@ -122,10 +163,12 @@ def _set_shape(value: onnx.ValueInfoProto, shape: list[int | str]) -> None:
 
 
 def _make_room(graph: Graph) -> None:
-    """Rename source tensors whose names are needed for new outputs."""
+    """Rename source tensors whose names are needed for new outputs; an output's is kept longer."""
+    outputs = {value.name for value in graph.model.graph.output}
     for name in graph.names():
         if _OUTPUTS.fullmatch(name):
-            graph.rename(name, free_name(f"{name}.source", graph.names()))
+            kind = "output" if name in outputs else "source"
+            graph.rename(name, free_name(f"{name}.{kind}", graph.names()))
 
 
 def _cut_softmax(graph: Graph) -> None:

@@ -7,7 +7,7 @@ import onnx
 from onnx import numpy_helper
 
 from zotta_edge.errors import ZottaError
-from zotta_edge.export.sources.inputs import declared, described, input_obstacles
+from zotta_edge.export.sources.inputs import input_obstacles
 
 _RANDOM = (
     *("RandomUniform", "RandomUniformLike", "RandomNormal", "RandomNormalLike"),
@@ -46,7 +46,6 @@ def refuse_unsuitable(model: onnx.ModelProto, size: tuple[int, int] | None) -> N
         *_exported(model),
         *_random(model),
         *input_obstacles(model, size),
-        *_output_obstacles(model),
     ]
     if found:
         raise UnsuitableError(found)
@@ -77,21 +76,3 @@ def _draws(model: onnx.ModelProto, node: onnx.NodeProto) -> bool:
         training = stored.get(node.input[2])
         return training is not None and bool(numpy_helper.to_array(training).all())
     return node.op_type in _RANDOM
-
-
-def _output_obstacles(model: onnx.ModelProto) -> list[str]:
-    """Several outputs, or one that is declared as something else than class scores."""
-    outputs = list(model.graph.output)
-    if len(outputs) != 1:
-        listed = ", ".join(f"{value.name} {described(value)}" for value in outputs)
-        return [
-            f"a classifier with one output is needed, the model has {len(outputs)} ({listed}): "
-            "cut the graph behind its logits with onnx.utils.extract_model"
-        ]
-    axes = declared(outputs[0])
-    if axes and len(axes) not in (2, 4):
-        return [
-            f"the model is no classifier: its output must be [batch, classes], {outputs[0].name} "
-            f"is {described(outputs[0])}"
-        ]
-    return []

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from onnx import AttributeProto, ModelProto, NodeProto, ValueInfoProto
 
 from zotta_edge.errors import ZottaError
-from zotta_edge.format import EMBEDDING, IMAGE, LOGITS, ModelInfo, from_metadata
+from zotta_edge.format import EMBEDDING, IMAGE, ModelInfo, from_metadata
 from zotta_edge.graph.cost_model import cost
 from zotta_edge.graph.nodes import made, read_by, reads
 from zotta_edge.graph.shapes import Shape, ShapeProbe, follow_batch
@@ -42,7 +42,7 @@ def cut(content: bytes, chosen: Sequence[int] | None, path: str) -> Halves:
     """Cut the model file `content` at the affines of the chosen layers (None: as calibrated)."""
     model = parse(content, path)
     info = from_metadata({entry.key: entry.value for entry in model.metadata_props}, path)
-    outputs = [LOGITS, *(layer.feature for layer in info.layers), EMBEDDING]
+    outputs = [*info.answers, *(layer.feature for layer in info.layers), EMBEDDING]
     return halves(model, sorted(_affines(info, chosen, path)), outputs, path)
 
 

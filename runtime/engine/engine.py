@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ class Outputs:
     logits: Floats  # [batch, class]
     features: tuple[Floats, ...]  # v_l of all layers in order, [batch, channel] each
     embedding: Floats  # what the classifier head reads, [batch, D]
+    others: Mapping[str, Floats] = field(default_factory=dict)  # of a network without class scores
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,8 @@ class Engine:
             for norm in info.layers[layer].norms
             for name in (norm.scale, norm.shift)
         }
-        self._outputs = [LOGITS, *(layer.feature for layer in info.layers), EMBEDDING]
+        self._features = [*(layer.feature for layer in info.layers), EMBEDDING]
+        self._outputs = [*info.answers, *self._features]
         self._lock = threading.Lock()
 
     @classmethod
@@ -145,8 +147,12 @@ class Engine:
 
     def gathered(self, outputs: Mapping[str, Floats]) -> Outputs:
         """A pass's outputs by name, which may come from another graph of the same file."""
-        logits, *features, embedding = (outputs[name] for name in self._outputs)
-        return Outputs(logits, tuple(features), embedding)
+        *features, embedding = (outputs[name] for name in self._features)
+        if not self.info.outputs:
+            return Outputs(outputs[LOGITS], tuple(features), embedding)
+        nothing = np.zeros((len(embedding), self.info.classes), np.float32)
+        others = {name: outputs[name] for name in self.info.outputs}
+        return Outputs(nothing, tuple(features), embedding, others)
 
     def _check_affine(self, name: str, value: Floats, batch: int) -> None:
         if name not in self._affines:

@@ -20,8 +20,9 @@ def session_info(session: ort.InferenceSession, path: str | Path) -> ModelInfo:
     """`read_info` of a file that is already open."""
     info = description(session, path)
     affines = {name: value.shape[1:] for name, value in info.affines.items()}
-    outputs: dict[str, tuple[int | None, ...]] = {LOGITS: (info.classes,), EMBEDDING: (None,)}
+    outputs: dict[str, tuple[int | None, ...]] = {EMBEDDING: (None,)}
     outputs |= {layer.feature: (layer.channels,) for layer in info.layers}
+    outputs |= info.outputs or {LOGITS: (info.classes,)}
     try:
         _check("input", {IMAGE: image_axes(info.preprocessing)}, session.get_inputs())
         _check("overridable input", affines, session.get_overridable_initializers())

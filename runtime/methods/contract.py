@@ -1,7 +1,7 @@
 """What every way to adapt offers, whatever it does in between."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from numpy.typing import NDArray
@@ -35,6 +35,7 @@ class Answer:
     drift: float | None  # distance of the stream from the source; None when it is not measured
     moved: bool = True  # False: just what the source parameters would have answered
     features: tuple[Floats, ...] = ()  # v_l of the pass that answered, where the method has them
+    others: Mapping[str, Floats] = field(default_factory=dict)  # of a network without class scores
 
 
 class Method(Protocol):

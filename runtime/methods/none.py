@@ -26,6 +26,6 @@ class NoAdaptation(Stateless):
 
     def predict(self, images: Floats) -> Answer:
         outputs = self._engine.cone(self._engine.stem(images), {})
-        return Answer(outputs.logits, False, None, False, outputs.features)
+        return Answer(outputs.logits, False, None, False, outputs.features, outputs.others)
 
     read = predict

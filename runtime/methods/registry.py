@@ -28,6 +28,9 @@ METHODS: Mapping[str, str] = {  # name -> module.class in this package
 }
 
 
+FEATURES_ALONE = ("primed", "none")  # need no class scores
+
+
 def chosen_layers(
     kind: type[Method], settings: MethodSettings, read: Callable[[], ModelInfo]
 ) -> tuple[int, ...] | None:
@@ -56,6 +59,15 @@ def default_method(info: ModelInfo, settings: MethodSettings) -> str:
         better = gains.get("moments", 0.0) > gains.get("primed", 0.0)
         return "moments" if better else "primed"
     return "moments" if gains.get("moments", 0.0) > 0 else "zotta"
+
+
+def check_fits(method: str, info: ModelInfo) -> None:
+    """Refuse a method that looks at class scores for a model that has none."""
+    if info.outputs and method not in FEATURES_ALONE:
+        raise ZottaError(
+            f"the model gives no class scores, which {method} looks at: prime it with `zotta-edge "
+            f"calibrate MODEL --source DIR --prime`, for --method {' or '.join(FEATURES_ALONE)}"
+        )
 
 
 def find(name: str) -> type[Method]:

@@ -1,6 +1,7 @@
 """A memory of classes behind a method that has none of its own."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from numpy.typing import NDArray
@@ -47,7 +48,7 @@ class Remembering:
 
     def predict(self, images: Floats) -> Answer:
         answer = self._method.predict(images)
-        return Answer(self._memory(answer.logits), answer.adapted, answer.drift)
+        return replace(answer, logits=self._memory(answer.logits))
 
     def read(self, images: Floats) -> Answer:
         return self._method.read(images)

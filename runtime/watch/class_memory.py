@@ -60,6 +60,7 @@ class ClassMemory:
     def __init__(self, classes: int, settings: ClassMemorySettings, events: Events) -> None:
         self._settings, self._events = settings, events
         self._chain, self._new = StickyChain(classes), NewShare()
+        self._off = settings.class_memory == "off" or classes < 2  # one: there are no class scores
         self.reset()
 
     def reset(self) -> None:
@@ -76,7 +77,7 @@ class ClassMemory:
         Earlier images count, and later ones of the same batch. `weights` tell how new each image
         is, 0 to 1; None: all are.
         """
-        if self._settings.class_memory == "off":
+        if self._off:
             return logits
         moves = np.ones(len(logits), bool) if weights is None else self._new.enough(weights)
         if not np.isfinite(logits).all() or not moves.any():

@@ -65,7 +65,8 @@ class Collapse:
         suspect = int(self._shares.argmax())
         fallen = self._entropy <= self._settings.collapse_entropy * self._calm
         taken_over = self._shares[suspect] >= self._settings.collapse_share
-        return suspect if self._settings.guard and fallen and taken_over else None
+        several = self._classes > 1  # a network without class scores has one
+        return suspect if several and self._settings.guard and fallen and taken_over else None
 
     def confirms(self, suspect: int, source_logits: Floats) -> bool:
         """Whether the source parameters mostly answer the same batch with other classes.

@@ -200,6 +200,14 @@ class ModelInfo:
     moments: SourceMoments | None = None
     signatures: Signatures | None = None
     reliability: Reliability | None = None
+    # Of a network without class scores: its own outputs, and their axes behind the batch's. Its
+    # `classes` is 1.
+    outputs: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """The outputs of the graph that are for the user."""
+        return tuple(self.outputs) or (LOGITS,)
 
     @property
     def norms(self) -> tuple[Norm, ...]:
@@ -229,6 +237,8 @@ def to_metadata(info: ModelInfo) -> dict[str, str]:
     }
     metadata = {key: json.dumps(value, separators=(",", ":")) for key, value in entries.items()}
     metadata["zotta.affines"] = encode(flat)
+    if info.outputs:
+        metadata["zotta.outputs"] = json.dumps(dict(info.outputs), separators=(",", ":"))
     if info.trial:
         metadata["zotta.trial"] = json.dumps(asdict(info.trial), separators=(",", ":"))
     if info.calibration:
@@ -328,6 +338,7 @@ def _parse(metadata: Mapping[str, str]) -> ModelInfo:
         moments=moments_from_metadata(metadata),
         signatures=signatures_from_metadata(metadata),
         reliability=_reliability(metadata, layers),
+        outputs=_outputs(entry("outputs")) if "zotta.outputs" in metadata else {},
     )
 
 
@@ -337,6 +348,10 @@ def _preprocessing(p: Preprocessing) -> dict[str, Any]:
     if p.order == "RGB":
         del item["order"]
     return item
+
+
+def _outputs(item: dict[str, list[int]]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(map(int, axes)) for name, axes in item.items()}
 
 
 def _trial(item: dict[str, Any]) -> Trial:

@@ -23,21 +23,26 @@ from zotta_edge.runtime.settings import Settings
 transformers = pytest.importorskip("transformers")
 
 TOKENS = {
-    **dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=2),
-    **dict(image_size=32, patch_size=8),
+    **{"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2},
+    **{"image_size": 32, "patch_size": 8},
 }
 MLP = {"intermediate_size": 64}
 WINDOWS = {
-    **dict(image_size=32, patch_size=2, embed_dim=16, depths=[2, 2]),
-    **dict(num_heads=[2, 2], window_size=4),
+    **{"image_size": 32, "patch_size": 2, "embed_dim": 16, "depths": [2, 2]},
+    **{"num_heads": [2, 2], "window_size": 4},
 }
 STAGES = {"hidden_sizes": [16, 32], "depths": [1, 2]}
 CVT = {
-    **dict(embed_dim=[8, 16], num_heads=[1, 2], depth=[1, 1], mlp_ratio=[2.0, 2.0]),
-    **dict(patch_sizes=[7, 3], patch_stride=[4, 2], patch_padding=[2, 1], cls_token=[False, True]),
-    **dict(kernel_qkv=[3, 3], padding_kv=[1, 1], stride_kv=[2, 2], padding_q=[1, 1]),
-    **dict(stride_q=[1, 1], qkv_bias=[True, True], qkv_projection_method=["dw_bn", "dw_bn"]),
-    **dict(attention_drop_rate=[0.0, 0.0], drop_rate=[0.0, 0.0], drop_path_rate=[0.0, 0.0]),
+    **{"embed_dim": [8, 16], "num_heads": [1, 2], "depth": [1, 2], "mlp_ratio": [2.0, 2.0]},
+    **{
+        "patch_sizes": [7, 3],
+        "patch_stride": [4, 2],
+        "patch_padding": [2, 1],
+        "cls_token": [False, True],
+    },
+    **{"kernel_qkv": [3, 3], "padding_kv": [1, 1], "stride_kv": [2, 2], "padding_q": [1, 1]},
+    **{"stride_q": [1, 1], "qkv_bias": [True, True], "qkv_projection_method": ["dw_bn", "dw_bn"]},
+    **{"attention_drop_rate": [0.0, 0.0], "drop_rate": [0.0, 0.0], "drop_path_rate": [0.0, 0.0]},
 }
 # Class, what makes it small, and the side of its images.
 SMALL: Mapping[str, tuple[str, dict[str, Any], int]] = {
@@ -149,15 +154,47 @@ def check(name: str, opset: int, folder: Path) -> ModelInfo:
 
 # The older exporter below opset 18, the newer from there on; it takes seconds.
 OLDER = {
-    **dict(vit=13, deit=14, swin=15, swinv2=16, beit=17, convnext=13, convnextv2=14, mobilevit=16),
-    **dict(mobilenetv1=15, mobilenetv2=17, efficientnet=13, regnet=14, resnet=16, levit=17),
-    **dict(poolformer=13, cvt=15, swiftformer=16, dinov2=17),
+    **{
+        "vit": 13,
+        "deit": 14,
+        "swin": 15,
+        "swinv2": 16,
+        "beit": 17,
+        "convnext": 13,
+        "convnextv2": 14,
+        "mobilevit": 16,
+    },
+    **{
+        "mobilenetv1": 15,
+        "mobilenetv2": 17,
+        "efficientnet": 13,
+        "regnet": 14,
+        "resnet": 16,
+        "levit": 17,
+    },
+    **{"poolformer": 13, "cvt": 15, "swiftformer": 16, "dinov2": 17},
 }
 NEWER = {
-    **dict(vit=18, convnext=20, resnet=22, mobilevitv2=21),
-    **dict(deit=19, swin=21, swinv2=18, beit=20, convnextv2=23, mobilevit=19, dinov2=23, cvt=20),
-    **dict(mobilenetv1=22, mobilenetv2=23, efficientnet=18, regnet=19, levit=20, poolformer=21),
-    **dict(swiftformer=22),
+    **{"vit": 18, "convnext": 20, "resnet": 22, "mobilevitv2": 21},
+    **{
+        "deit": 19,
+        "swin": 21,
+        "swinv2": 18,
+        "beit": 20,
+        "convnextv2": 23,
+        "mobilevit": 19,
+        "dinov2": 23,
+        "cvt": 20,
+    },
+    **{
+        "mobilenetv1": 22,
+        "mobilenetv2": 23,
+        "efficientnet": 18,
+        "regnet": 19,
+        "levit": 20,
+        "poolformer": 21,
+    },
+    **{"swiftformer": 22},
 }
 QUICK = ("vit", "convnext")
 

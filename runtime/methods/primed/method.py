@@ -72,7 +72,10 @@ class Primed:
         shift = self._lens.stem_shift
         self._mix = ClassMix(info.classes, calibration.samples, shift, settings)
         self._alignment = Alignment(prime, calibration, parameters, self._mix, distance, settings)
-        head, _ = Head.open(engine).weights()
+        if info.outputs:  # no class scores: nothing to correct
+            head = np.zeros((len(calibration.embedding_mean), info.classes), np.float32)
+        else:
+            head, _ = Head.open(engine).weights()
         self._embedding = EmbeddingCorrection(head, calibration, self._mix, settings)
         self._mirror = Mirror(prime, self._lens, parameters.source, settings)
         self._memory = ClassMemory(info.classes, settings, events)
@@ -112,14 +115,14 @@ class Primed:
         as_the_source = self._alignment.at_source and known.filter == AS_IS
         own = bool(np.any(view.explained))
         moved = own or not as_the_source or answers is not logits
-        return Answer(answers, adapted, known.drift, moved, outputs.features)
+        return Answer(answers, adapted, known.drift, moved, outputs.features, outputs.others)
 
     def read(self, images: Floats) -> Answer:
         known = self._published  # taken once: a call beside this one may replace it
         view = self._lens.read(images, known)
         outputs = view.answer(known.theta)
         logits = self._logits(outputs, images, known, view.deltas, self._mirror.wanted(known))
-        return Answer(logits, False, known.drift)
+        return Answer(logits, False, known.drift, others=outputs.others)
 
     def _opened_lens(self, prime: Prime, settings: PrimedSettings) -> Lens | OwnLens:
         engine, parameters, events = self._engine, self._parameters, self._events

@@ -60,6 +60,8 @@ class InferenceRoutes:
     async def classify(self, request: Request) -> Response:
         """An image file in, its classes out."""
         self._service.check_name(request.path_params)
+        if self._service.model.info.outputs:
+            raise ServiceError(400, "the model gives no class scores: ask /infer for its outputs")
         top = _number(request.query_params.get("top", str(_TOP)), "top")
         adapt = _truth(request.query_params.get("adapt", "true"), "adapt")
         if request.headers.get("content-type", "").startswith("multipart/"):
@@ -74,10 +76,9 @@ class InferenceRoutes:
     def _asked(self, body: bytes, header_length: str | None) -> protocol.InferRequest:
         # One pixel could become a whole input: the prepared batch is bounded, not only the body.
         most = max(1, self._limit // int(np.prod(image_axes(self._pixels))))
-        asked = protocol.parse(body, header_length, most)
         info = self._service.model.info
-        size = protocol.answer_size(asked, info.classes, max(map(len, info.labels), default=4))
-        check_answer(size, self._limit)
+        asked = protocol.parse(body, header_length, most, protocol.known_outputs(info))
+        check_answer(protocol.answer_size(asked, info), self._limit)
         return asked
 
     async def _images(self, images: NDArray[Any] | list[bytes]) -> Floats:

@@ -1,6 +1,7 @@
 """Tensors of the Open Inference Protocol (KServe v2), in JSON and in its binary extension."""
 
 import json
+import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -40,12 +41,17 @@ class InferRequest:
 def metadata(name: str, info: ModelInfo) -> dict[str, Any]:
     axes = list(image_axes(info.preprocessing))
     scores = [-1, info.classes]
+    own = [
+        {"name": output, "datatype": "FP32", "shape": [-1, *axes]}
+        for output, axes in info.outputs.items()
+    ]
     return {
         "name": name,
         "versions": [VERSION],
         "platform": "onnxruntime_onnx",
         "inputs": [{"name": IMAGE, "datatype": "FP32", "shape": [-1, *axes]}],
-        "outputs": [
+        "outputs": own
+        or [
             {"name": LOGITS, "datatype": "FP32", "shape": scores},
             {"name": PROBABILITIES, "datatype": "FP32", "shape": scores},
             {"name": LABEL, "datatype": _BYTES, "shape": [-1]},
@@ -53,8 +59,15 @@ def metadata(name: str, info: ModelInfo) -> dict[str, Any]:
     }
 
 
-def parse(body: bytes, header_length: str | None, most: int) -> InferRequest:
-    """Read the body of an infer request of at most so many images.
+def known_outputs(info: ModelInfo) -> tuple[str, ...]:
+    """Those of the network, or the classifier's three."""
+    return tuple(info.outputs) or OUTPUTS
+
+
+def parse(
+    body: bytes, header_length: str | None, most: int, known: Sequence[str] = OUTPUTS
+) -> InferRequest:
+    """Read the body of an infer request of at most so many images; `known` outputs may be asked.
 
     What is wrong with it is said in one line.
     """
@@ -74,7 +87,7 @@ def parse(body: bytes, header_length: str | None, most: int) -> InferRequest:
         images,
         identity,
         _flag(parameters, "adapt", True),
-        _requested(request.get("outputs"), _flag(parameters, "binary_data_output", False)),
+        _requested(request.get("outputs"), _flag(parameters, "binary_data_output", False), known),
     )
 
 
@@ -208,22 +221,26 @@ def _split(data: memoryview, count: int) -> list[bytes]:
     return files
 
 
-def _requested(entries: Any, binary: bool) -> tuple[tuple[str, bool], ...]:
+def _requested(entries: Any, binary: bool, known: Sequence[str]) -> tuple[tuple[str, bool], ...]:
     if entries is None or entries == []:
-        return tuple((name, binary) for name in OUTPUTS)
-    if not isinstance(entries, list) or len(entries) > len(OUTPUTS):
-        raise ServiceError(400, f"outputs must be a list of at most {len(OUTPUTS)}")
-    asked = tuple(_requested_output(as_object(entry, "an output"), binary) for entry in entries)
+        return tuple((name, binary) for name in known)
+    if not isinstance(entries, list) or len(entries) > len(known):
+        raise ServiceError(400, f"outputs must be a list of at most {len(known)}")
+    objects = [as_object(entry, "an output") for entry in entries]
+    asked = tuple(_requested_output(entry, binary, known) for entry in objects)
     if len({name for name, _ in asked}) < len(asked):
         raise ServiceError(400, "outputs names one of them twice")
     return asked
 
 
-def _requested_output(entry: dict[str, Any], binary: bool) -> tuple[str, bool]:
+def _requested_output(
+    entry: dict[str, Any], binary: bool, known: Sequence[str]
+) -> tuple[str, bool]:
     name, parameters = entry.get("name"), as_object(entry.get("parameters", {}), "parameters")
-    if name not in OUTPUTS:
-        known = ", ".join(OUTPUTS)
-        raise ServiceError(400, f"no output is called {str(name)[:40]!r}: there are {known}")
+    if name not in known:
+        raise ServiceError(
+            400, f"no output is called {str(name)[:40]!r}: there are {', '.join(known)}"
+        )
     if parameters.get("classification") or "shared_memory_region" in parameters:
         raise ServiceError(
             400, f"only plain outputs are supported: ask for {PROBABILITIES} and {LABEL}"
@@ -231,11 +248,15 @@ def _requested_output(entry: dict[str, Any], binary: bool) -> tuple[str, bool]:
     return str(name), _flag(parameters, "binary_data", binary)
 
 
-def answer_size(request: InferRequest, classes: int, longest: int) -> int:
-    """Bytes of the response at most, about; `longest` is the length of a label."""
-    sizes = {True: 4 * classes, False: _NUMBER * classes}
-    each = [longest + 8 if name == LABEL else sizes[binary] for name, binary in request.outputs]
-    return len(request.images) * sum(each)
+def answer_size(request: InferRequest, info: ModelInfo) -> int:
+    """Bytes of the response at most, about."""
+    longest = max(map(len, info.labels), default=4)
+    total = 0
+    for name, binary in request.outputs:
+        values = math.prod(info.outputs.get(name, (info.classes,)))
+        is_label = name == LABEL and not info.outputs
+        total += longest + 8 if is_label else values * (4 if binary else _NUMBER)
+    return len(request.images) * total
 
 
 def respond(
@@ -267,13 +288,14 @@ def respond(
 def _output(
     name: str, binary: bool, result: Result, names: Sequence[str]
 ) -> tuple[dict[str, Any], bytes]:
-    if name == LABEL:
+    if name == LABEL and name not in result.outputs:
         entry: dict[str, Any] = {"name": name, "datatype": _BYTES, "shape": [len(names)]}
         encoded = [text.encode() for text in names]
         chunk = b"".join(struct.pack("<I", len(text)) + text for text in encoded)
         data: Any = list(names)
     else:
-        values = result.logits if name == LOGITS else result.probabilities
+        scores = {LOGITS: result.logits, PROBABILITIES: result.probabilities}
+        values = result.outputs[name] if name in result.outputs else scores[name]
         entry = {"name": name, "datatype": "FP32", "shape": list(values.shape)}
         chunk = values.astype("<f4").tobytes() if binary else b""
         data = None if binary else values.ravel().tolist()

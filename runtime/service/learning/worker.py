@@ -128,6 +128,10 @@ def joined(results: list[Result]) -> Result:
         np.concatenate([result.logits for result in results]),
         any(result.adapted for result in results),
         results[-1].drift,
+        {
+            name: np.concatenate([result.outputs[name] for result in results])
+            for name in results[0].outputs
+        },
     )
 
 
@@ -139,4 +143,5 @@ def part(result: Result, start: int, end: int) -> Result:
         result.logits[start:end],
         result.adapted,
         result.drift,
+        {name: values[start:end] for name, values in result.outputs.items()},
     )

@@ -91,7 +91,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--output",
         type=Path,
         metavar="FILE",
-        help="predictions, .csv or .jsonl; - for stdout, and the summary then goes to stderr",
+        help="predictions, .csv or .jsonl; - for stdout, and the summary then goes to stderr; "
+        ".npz for the outputs by name, which is all that a model without class scores gives",
     )
     group.add_argument(
         "--format", choices=("csv", "jsonl"), help="of the predictions; default: as FILE ends, csv"
@@ -130,6 +131,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _adapt(args: argparse.Namespace, settings: "Settings") -> int:
     from zotta_edge.runtime.io.classes import Classes
+    from zotta_edge.runtime.io.output_file import outputs_to
     from zotta_edge.runtime.io.predictions import predictions_to
     from zotta_edge.runtime.io.preprocessing import fit
     from zotta_edge.runtime.io.sources import batches, open_source
@@ -138,10 +140,15 @@ def _adapt(args: argparse.Namespace, settings: "Settings") -> int:
     source = open_source(args.data, strict=args.strict, limit=args.limit, on_bad=_report_bad)
     with _opened(args, settings) as model:
         info = model.info
-        labels = _labels(source, args, Classes.of(info))
+        labels = None if info.outputs else _labels(source, args, Classes.of(info))
+        if info.outputs and args.labels:
+            raise ZottaError("the model gives no class scores: leave --labels out")
         compares = labels is not None if args.baseline is None else args.baseline
+        whole = args.output is not None and (info.outputs or args.output.suffix == ".npz")
+        table = None if whole else args.output
         with (
-            predictions_to(args.output, info.labels, args.top_k, args.format) as write,
+            predictions_to(table, info.labels, args.top_k, args.format) as write,
+            outputs_to(args.output) if whole else nullcontext(_nothing) as keep,
             Progress("adapting", len(source) or None) as progress,
         ):
             tally = adapt_stream(
@@ -150,6 +157,7 @@ def _adapt(args: argparse.Namespace, settings: "Settings") -> int:
                 labels=labels,
                 plain=model.unadapted() if compares else None,
                 write=write,
+                keep=keep,
                 progress=lambda tally, count: progress.advance(count, tally.note()),
             )
     if tally.images == 0:
@@ -251,6 +259,10 @@ def _summary(report: dict[str, Any], tally: "Tally") -> str:
 
 def _report_bad(message: str) -> None:
     print(f"skipped: {message}", file=sys.stderr)
+
+
+def _nothing(names: object, outputs: object) -> None:
+    """Where no outputs are kept."""
 
 
 def _positive(text: str) -> int:

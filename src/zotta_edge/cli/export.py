@@ -79,6 +79,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="the value of an input besides the image: a number, or as many as it has elements",
     )
+    parser.add_argument(
+        "--no-scores",
+        dest="scores",
+        action="store_false",
+        help="the output is no class scores, although it is [batch, N], as an embedding is: it is "
+        "passed through, and only features are adapted (other outputs always are)",
+    )
     group = parser.add_argument_group(
         "preprocessing", "(pixel / 255 - mean) / std after resize and centre crop"
     )
@@ -121,6 +128,7 @@ def run(args: argparse.Namespace) -> int:
         image_labels=images,
         labels=_class_names(names),
         layers=args.layers,
+        scores=args.scores,
         size=_size(args.size),
         inputs=dict(map(_input, args.input)),
         resize=args.resize,

@@ -523,27 +523,12 @@ def with_metadata() -> onnx.ModelProto:
     return model
 
 
-def with_two_outputs() -> onnx.ModelProto:
-    model = no_norms()
-    model.graph.output.append(model.graph.output[0])
-    model.graph.output[1].name = "f"
-    return model
-
-
 def training() -> onnx.ModelProto:
     body = """
         normed, m, v = BatchNormalization <training_mode = 1> (f, scale, shift, mean, variance)
     """
     arrays = {"scale": positive(8), "shift": values(8), "mean": values(8)}
     return map_graph(body, 15, **arrays, variance=positive(8))
-
-
-def segmenter() -> onnx.ModelProto:
-    model = no_norms()
-    del model.graph.node[2:]
-    model.graph.node[1].output[0] = "y"
-    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, None))
-    return model
 
 
 def linear() -> onnx.ModelProto:
@@ -581,9 +566,7 @@ def welded_batch() -> onnx.ModelProto:
     [
         (linear(), "no norm layers to adapt"),
         (with_metadata(), "already exported"),
-        (with_two_outputs(), r"one output is needed, the model has 2 \(y .*, f .*\)"),
         (training(), r"training mode: call model.eval\(\)"),
-        (segmenter(), r"no classifier: .* it is \[batch, 8, 8, 8\]"),
         (cyclic(), "cycle"),
         (open_size(), "--size"),
         (welded_batch(), "batch size 1 is fixed"),

@@ -9,6 +9,7 @@ import time
 import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -160,7 +161,8 @@ def test_an_answer_is_bounded_before_it_is_made() -> None:
         outputs = tuple((name, binary) for name in protocol.OUTPUTS)
         asked = protocol.InferRequest([b""] * 50, None, True, outputs)
         content, _ = protocol.respond("m", asked, result, ["name"] * 50, {})
-        estimate = protocol.answer_size(asked, 40, 4)
+        info = replace(AdaptiveModel.load(embedded.MODEL).info, classes=40, labels=("name",) * 40)
+        estimate = protocol.answer_size(asked, info)
         assert 0.9 * len(content) < estimate + 300 < 1.5 * len(content)
     check_answer(estimate, estimate)
     with pytest.raises(ServiceError, match="the answer would take"):
