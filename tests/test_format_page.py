@@ -86,7 +86,13 @@ def test_keys_of_a_signed_file(signed_digits: Path) -> None:
     told += names(table(MODEL, "| key of signed files | meaning |"))
     held = set(to_metadata(read_info(signed_digits)))
     assert set(told) == held | {
-        *("zotta.trial", "zotta.moments", "zotta.moments.values", "zotta.reliability")
+        *(
+            "zotta.trial",
+            "zotta.outputs",
+            "zotta.moments",
+            "zotta.moments.values",
+            "zotta.reliability",
+        )
     }
 
 
