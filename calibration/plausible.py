@@ -41,6 +41,8 @@ def doubts(
     model: str | Path, info: ModelInfo, clean: Samples, threads: int | None = None
 ) -> list[str]:
     """What looks wrong, with the evidence and what to check; nothing where all looks right."""
+    if info.outputs:  # no class scores: nothing tells how much the answers say
+        return []
     session = open_session(Path(model), threads=threads)
     truth = _truth(info, clean)
     most = _LABELLED if np.isfinite(truth).sum() >= _SEEN else _IMAGES
