@@ -135,7 +135,14 @@ class Moments:
     def _answered(self, begun: Begun, weights: Doubles) -> tuple[Outputs, Floats]:
         """Answer, and once more where the answers are of fewer classes than was believed."""
         share = self._running.share_of(weights)
+        first = self._running.knows_no_answers
+        if first:  # misaligned answers would hide how few classes there are
+            self._budget.spend((1 - self._passes.stem_share) * begun.images)
+            source, _ = self._passes.finish(begun, self._running.mean, share, AT_SOURCE)
+            self._running.observe_answers(source.logits, weights)
         self._noise = self._running.noise(share)
+        if first:  # and the source's are of few classes where it sees badly
+            self._running.forget_answers()
         answer = self._passes.finish(begun, self._running.mean, share, self._noise)
         self._running.observe_answers(answer[0].logits, weights)
         noise = self._running.noise(share)

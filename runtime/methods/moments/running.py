@@ -78,6 +78,13 @@ class RunningMoments:
         even = 1 / len(mean) + self._answers.variance
         return max(0.0, float(np.square(mean).sum()) - even)
 
+    @property
+    def knows_no_answers(self) -> bool:
+        return self._answers.samples == 0
+
+    def forget_answers(self) -> None:
+        self._answers.reset()
+
     def observe_answers(self, logits: Floats, weights: Doubles) -> None:
         self._answers.add(np.exp(log_softmax(logits)), weights)
 
