@@ -29,7 +29,7 @@ from zotta_edge.runtime.io.preprocessing import fit
 CORRUPTIONS = ("fog", "gaussian_noise", "contrast", "defocus_blur")
 LONGEST = 8  # images of a batch
 TURN = (100, 600)  # batches of one condition
-WARM = 1500  # batches
+WARM = 800  # batches
 SAVED = 500  # batches between two saves
 LOST = 1.0  # points of clean accuracy that may be missing in the last tenth
 GROWTH = 1.0  # MB an hour, or in all where the run is shorter
@@ -51,8 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         for tenth in range(11):
             count = args.batches // 10 if tenth else WARM
             _batches(model, worlds, count, rng, Path(folder), progress)
-            readings.append(_reading())
             rights.append(_accuracy(model, clean, stored["labels"]))
+            readings.append(_reading())
             print(f"{tenth}/10: {readings[-1]}, clean {rights[-1]:.1f} %", flush=True)
     hours = max((time.monotonic() - started) * 0.9 / 3600, 1.0)
     first, last = readings[0], readings[-1]

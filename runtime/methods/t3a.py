@@ -57,7 +57,7 @@ class T3A:
         self._entropies: Floats = np.full((classes, supports), np.inf, np.float32)  # inf: unused
         self._supports[:, 0] = _unit(self._rows)
         self._entropies[:, 0] = entropies(self._rows @ self._rows.T + self._bias)
-        self._centroids = self._rows
+        self._centroids = self._adjusted()  # as `restore` would: the same bits
 
     def predict(self, images: Floats) -> Answer:
         outputs = self._pass(images)
