@@ -65,6 +65,8 @@ def steps(
     stops = np.array(engine.info.prompting.stop, np.int64)
     mask, positions = batch.mask, batch.positions[..., -1:] + 1
     new = Tokens(batch.ids, batch.mask, batch.positions, batch.image_rows)
+    if started is not None and engine.info.cache:
+        check_cache(started.cache, engine, len(batch), batch.ids.shape[1])
     result = started or engine.forward(new, None, scales, shift, first=-1)
     history, live = batch, np.ones(len(batch), bool)
     for count in range(limit):

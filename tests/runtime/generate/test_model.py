@@ -92,3 +92,18 @@ def test_a_state_of_another_model_is_refused(path: Path, tmp_path: Path) -> None
     export_decoder(tiny_decoder(seed=1), tmp_path / "other.onnx", DecoderOptions("fp32"))
     with pytest.raises(ZottaError, match="another model"):
         load(tmp_path / "other.onnx").load_state(tmp_path / "a.state")
+
+
+def test_a_cache_of_another_model_is_refused(path: Path, tmp_path: Path) -> None:
+    from zotta_edge.runtime.generate.engine import DecoderEngine, Tokens
+    from zotta_edge.runtime.generate.generation import steps
+    from zotta_edge.runtime.generate.prompts import Batch
+
+    export_decoder(tiny_decoder(layers=2), tmp_path / "two.onnx", DecoderOptions("fp32"))
+    batch = Batch.of([Prompt((3, 4, 5))], pad=0)
+    tokens = Tokens(batch.ids, batch.mask, batch.positions)
+    engine = DecoderEngine.open(path, threads=1)
+    own, other = engine.forward(tokens), DecoderEngine.open(tmp_path / "two.onnx").forward(tokens)
+    assert len(list(steps(engine, batch, 3, started=own))) == 3
+    with pytest.raises(ZottaError, match="the cache belongs to another model"):
+        list(steps(engine, batch, 3, started=other))
