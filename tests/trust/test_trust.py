@@ -37,6 +37,7 @@ def test_a_failing_disk_harms_no_file(operation: str) -> None:
     assert disk.main(["--only", operation, "--step", "9"]) == 0
 
 
+@pytest.mark.slow
 def test_damaged_states_are_refused() -> None:
     few = ["--flips", "100", "--forged", "60", "--step", "211"]
     assert state_files.main(few) == 0
@@ -47,8 +48,9 @@ def test_hostile_requests_harm_nobody() -> None:
     assert http_requests.main(["--count", "1500"]) == 0
 
 
+@pytest.mark.slow
 def test_what_threads_see_could_have_come_one_after_the_other() -> None:
-    assert concurrency.main(["--operations", "48", "--methods", "primed,none"]) == 0
+    assert concurrency.main(["--operations", "32", "--methods", "primed"]) == 0
 
 
 def test_a_lost_update_would_be_noticed(tmp_path: Path) -> None:
