@@ -20,7 +20,7 @@ class RunningMomentSettings(Options):
         low=0,
     )
     moment_mix: float = option(
-        8.0, "times the unevenness of the answers' mix of classes, as further variance", low=0
+        4.0, "times the unevenness of the answers' mix of classes, as further variance", low=0
     )
     moment_again: float = option(
         0.05,
