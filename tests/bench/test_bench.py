@@ -328,7 +328,7 @@ def test_torch_references(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        (["--methods", "zoota"], "no method is called zoota: there are none, primed, zotta"),
+        (["--methods", "zoota"], "no method is called zoota: there are none, primed, moments"),
         (["--set", "pears=1"], "no setting is called pears: did you mean pairs"),
         (["--variant", "half"], "cannot read the variant 'half'"),
         (["--variant", "a=zotta", "--variant", "a=none"], "two variants are called a"),
