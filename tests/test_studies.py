@@ -132,6 +132,21 @@ def test_still_scenes_are_measured(study: Study, capsys: pytest.CaptureFixture[s
     assert {"sorted by class, fog", "classes 0 to 2, fog", "shuffled, clean"} <= gains.keys()
 
 
+def test_many_worlds_are_measured(
+    study: Study, signed_digits: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = ["--images", "24", "--corruptions", "fog,contrast", "--orders", "2", "--threads", "1"]
+    assert study("worlds").main(["--model", str(signed_digits), *few]) == 0
+    rows = [line.split("|") for line in capsys.readouterr().out.splitlines()[2:]]
+    names = [row[1].strip() for row in rows]
+    assert set(names) == set(study("worlds").STREAMS)
+    assert names.count("mixed") == 2
+    assert all(0.99 < float(row[8]) <= 1.081 for row in rows)  # passes: the budget is kept
+    gains = {row[1].strip(): float(row[5]) for row in rows}
+    assert gains["alone"] > 0
+    assert gains["mixed"] > 0
+
+
 def test_long_streams_repeat_the_data(tmp_path: Path, study: Study, capsys: Any) -> None:
     with np.load(embedded.STREAM) as stored:
         pixels = read_info(embedded.MODEL).preprocessing
