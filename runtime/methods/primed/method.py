@@ -66,7 +66,8 @@ class Primed:
         parameters = Parameters(info, engine.chosen)
         distance = Distance(parameters.source, settings, events)
         self._engine, self._parameters, self._events = engine, parameters, events
-        self._alone = settings.episodic and info.signatures is not None
+        self._signed = settings.signatures and info.signatures is not None
+        self._alone = settings.episodic and self._signed
         self._budget = PassBudget(settings)
         self._lens = self._opened_lens(prime, settings)
         shift = self._lens.stem_shift
@@ -127,7 +128,7 @@ class Primed:
     def _opened_lens(self, prime: Prime, settings: PrimedSettings) -> Lens | OwnLens:
         engine, parameters, events = self._engine, self._parameters, self._events
         signatures = engine.info.signatures
-        if signatures is None:
+        if signatures is None or not settings.signatures:
             return Lens(engine, parameters, self._budget, settings, events)
         return OwnLens(engine, signatures, prime, parameters, settings, events)
 
@@ -178,7 +179,7 @@ class Primed:
 
     def _can_answer_again(self, images: int) -> bool:
         reserve = self._lens.reserve + self._mirror.reserve(images)
-        owed = self._engine.cone_share * images if self._engine.info.signatures else 0.0
+        owed = self._engine.cone_share * images if self._signed else 0.0
         return self._budget.credit - reserve > owed
 
     def state(self) -> dict[str, NDArray[Any]]:

@@ -49,6 +49,11 @@ class PrimedSettings(
 ):
     """Chosen on the four extra corruptions (docs/primed.md, "How it was chosen")."""
 
+    signatures: bool = option(
+        True,
+        "let every image have its own filter and move, where the file has signatures; false: one "
+        "filter for the stream, found by trial",
+    )
     filter_margin: float = option(
         0.1,
         "least log gain that an image's own signature must promise for a filter to be used",

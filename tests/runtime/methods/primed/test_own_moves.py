@@ -88,6 +88,14 @@ def test_filters_may_be_left_out(signed_digits: Path, digits: Image) -> None:
     assert model.status()["filter"] == "none"
 
 
+def test_signatures_may_be_left_out(signed_digits: Path, mixed: Image) -> None:
+    """The same answers as from the file without."""
+    without, unsigned = load(signed_digits, signatures=False), load(embedded.MODEL)
+    for _ in range(2):
+        one, other = without.predict(mixed).logits, unsigned.predict(mixed).logits
+        np.testing.assert_array_equal(one, other)
+
+
 def test_mirrored_answers_are_paid_for(signed_digits: Path, mixed: Image) -> None:
     model = load(signed_digits, budget=2.2, mirror_agreement=0.0)
     for _ in range(3):
