@@ -130,7 +130,7 @@ class Primed:
         signatures = engine.info.signatures
         if signatures is None or not settings.signatures:
             return Lens(engine, parameters, self._budget, settings, events)
-        return OwnLens(engine, signatures, prime, parameters, settings, events)
+        return OwnLens(engine, signatures, prime, parameters, self._budget, settings, events)
 
     def _move(self, outputs: Outputs, view: View) -> None:
         self._lens.watch.observe_adapted(outputs)

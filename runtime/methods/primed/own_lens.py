@@ -7,10 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zotta_edge.format import Floats, Prime
-from zotta_edge.runtime.engine.engine import Engine
+from zotta_edge.runtime.engine.engine import Engine, Outputs
 from zotta_edge.runtime.events import Events, StreamChanged
 from zotta_edge.runtime.io.preprocessing import mirrored
 from zotta_edge.runtime.methods.contract import calibration_of
+from zotta_edge.runtime.methods.primed.budget import PassBudget
+from zotta_edge.runtime.methods.primed.filter_choice import FilterChoice
 from zotta_edge.runtime.methods.primed.filters import AS_IS, Filters
 from zotta_edge.runtime.methods.primed.measures import Measures
 from zotta_edge.runtime.methods.primed.own_moves import OwnMoves
@@ -27,9 +29,11 @@ from zotta_edge.signatures import Signatures
 
 
 class OwnLens:
-    """Reads every image's signature; the stream only lends what its images have in common."""
+    """Reads every image's signature; the stream only lends what its images have in common.
 
-    reserve = 0.0  # no filter is ever tried
+    Where they have much in common, filters are tried on a dozen of them, once the budget allows it:
+    what all of them show together is a better judge than what each predicts.
+    """
 
     def __init__(
         self,
@@ -37,15 +41,17 @@ class OwnLens:
         signatures: Signatures,
         prime: Prime,
         parameters: Parameters,
+        budget: PassBudget,
         settings: PrimedSettings,
         events: Events,
     ) -> None:
         info, calibration = engine.info, calibration_of(engine.info)
-        self._engine, self._parameters = engine, parameters
+        self._engine, self._parameters, self._budget = engine, parameters, budget
         self._settings, self._events = settings, events
         self._p = info.preprocessing
         self._filters = Filters(info.preprocessing, calibration.pixels)
         self._names = (AS_IS, *signatures.filters)
+        self._choice = FilterChoice(self._filters, calibration, settings, events)
         self._measures = Measures(info.preprocessing)
         self._maps = Maps(signatures, calibration, min(prime.layers))
         self._own = OwnMoves(self._maps, prime, parameters, settings)
@@ -54,20 +60,32 @@ class OwnLens:
 
     def reset(self) -> None:
         self._same.reset()
+        self._choice.reset()
         self.watch.reset()
 
     def forget(self) -> None:
-        """Nothing of a stream is kept that could have gone wrong."""
+        """Drop what a trial found: its answers were all alike."""
+        self._choice.reset()
 
     @property
-    def common(self) -> Common | None:
-        return self._same.common
+    def reserve(self) -> float:
+        return self._choice.reserve
+
+    @property
+    def common(self) -> Common:
+        common = self._same.common
+        if self._choice.before_first_trial or self._choice.trying or not self._alike(common):
+            return common
+        return common._replace(tried=self._names.index(self._choice.name))
+
+    def _alike(self, common: Common) -> bool:
+        return common.share >= self._settings.trial_sameness
 
     @property
     def filter(self) -> str:
         """What most images of the stream need."""
-        needed = best_filters(self._same.common.gains[None], self._margin)
-        return self._names[int(needed[0])]
+        common = self.common
+        return self._names[int(self._chosen(common.gains[None], common)[0])]
 
     def stem_shift(self) -> float:
         """Squared drift of the stem, in sigma_S^2; a filter hides how far that was."""
@@ -78,7 +96,7 @@ class OwnLens:
         q = self._maps.products(self._measures(images))
         gains = self._maps.gains(q)
         self._same.observe(gains)
-        chosen = self._chosen(gains, self._same.common)
+        chosen = self._chosen(gains, self.common)
         batch = self._batch(images, chosen)
         features = self.watch.features(batch)
         weights = self.watch.weigh(features, len(images))
@@ -87,8 +105,39 @@ class OwnLens:
             self._events.report(StreamChanged(self.watch.drift.score))
             self._same.reset()
             self._same.observe(gains)
+            self._choice.reset()
             self.watch.begin(features, weights, 0)  # some of the batch may be of the stream before
+        if self._trial_due(reserve, unevenness) and self._tried(images[weights > 0.5]):
+            chosen = self._chosen(gains, self.common)
+            self._budget.spend((1 - self._engine.cone_share) * len(images))
+            batch = self._batch(images, chosen)
+            features, changed = self.watch.features(batch), True
+            self.watch.begin(features, weights, min(len(images), self.watch.unchanged))
         return self._view(batch, q, chosen, weights, changed)
+
+    def _trial_due(self, reserve: float, unevenness: float) -> bool:
+        choice, credit = self._choice, self._budget.credit
+        if not self._settings.filters or choice.settled or not self._alike(self._same.common):
+            return False
+        if self._same.images < self._settings.trial_images:
+            return False
+        drifted = self.watch.drift.significant or self.filter != AS_IS
+        if not drifted or unevenness > self._settings.filter_unevenness:
+            return False
+        first = choice.before_first_trial and credit > 0
+        return first or choice.trying or credit - choice.reserve - reserve > 0
+
+    def _tried(self, novel: Floats) -> bool:
+        """Whether a trial on images that are new found another filter than they had."""
+        if not len(novel):
+            return False
+        before = self.filter
+        self._choice.try_on(novel, self._source_answer)
+        return self.filter != before
+
+    def _source_answer(self, images: Floats) -> Outputs:
+        self._budget.spend(len(images))
+        return Batch.of(self._engine, self._parameters, images)(self._parameters.source)
 
     def read(self, images: Floats, known: Published, mirror: bool = False) -> View:
         """The batch by what is published, seen in a mirror if asked for; changes nothing."""
@@ -102,6 +151,8 @@ class OwnLens:
         return self._settings.filter_margin if self._settings.filters else np.inf
 
     def _chosen(self, gains: Floats, common: Common | None) -> NDArray[np.intp]:
+        if common and common.tried is not None:
+            return np.full(len(gains), common.tried)
         return best_filters(common.pooled(gains) if common else gains, self._margin)
 
     def _batch(self, images: Floats, chosen: NDArray[np.intp], mirror: bool = False) -> Batch:
@@ -129,7 +180,10 @@ class OwnLens:
         )
 
     def state(self) -> dict[str, NDArray[Any]]:
-        return states.states_of({"common": self._same, "watch": self.watch})
+        return states.states_of(self._parts())
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        states.restore_all({"common": self._same, "watch": self.watch}, state)
+        states.restore_all(self._parts(), state)
+
+    def _parts(self) -> dict[str, states.Stateful]:
+        return {"common": self._same, "filter": self._choice, "watch": self.watch}

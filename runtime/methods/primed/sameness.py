@@ -23,6 +23,7 @@ class Common(NamedTuple):
 
     gains: Floats  # [F]
     share: float  # b
+    tried: int | None = None  # the filter that a trial found for all of them, counted from 1
 
     def pooled(self, gains: Floats) -> Floats:
         pooled: Floats = gains + np.float32(self.share) * (self.gains - gains)
@@ -44,6 +45,10 @@ class Sameness:
 
     def reset(self) -> None:
         self._running.reset()
+
+    @property
+    def images(self) -> int:
+        return self._running.samples
 
     def observe(self, gains: Floats) -> None:
         self._running.add(np.concatenate([gains, np.square(gains)], axis=1))

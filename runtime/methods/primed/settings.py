@@ -76,6 +76,13 @@ class PrimedSettings(
         "worlds at once have nothing in common",
         low=0,
     )
+    trial_sameness: float = option(
+        0.5,
+        "filters are tried where the images of a stream have at least this much in common...",
+        low=0,
+        high=1,
+    )
+    trial_images: int = option(32, "...and have had it for this many, at most 64", low=1, high=64)
     damping: float = option(
         3.0, "lambda of the Gauss-Newton step, relative to J^T J's mean diagonal", low=1e-3
     )
