@@ -15,8 +15,8 @@ class BudgetSettings(Options):
     budget: float = option(
         1.08,
         "passes an image that may be spent on average, to try filters (a stream's first trial, 60 "
-        "passes, is paid for afterwards) and to answer again after a step; from 2 on, drifted images are also answered mirrored, where the model gives mirror "
-        "images the same answers",
+        "passes, is paid for afterwards) and to answer again after a step; from 2 on, drifted "
+        "images are also answered mirrored, where the model gives mirror images the same answers",
         low=1,
     )
     savings: float = option(
