@@ -198,6 +198,7 @@ def test_gradients_are_followed(tmp_path: Path, study: Study, capsys: Any) -> No
     assert main(["calibrate", str(model), "--source", clean, "--layers", "1"]) == 0
     asked = ["--reference", str(checkpoint), "--source", clean, "--data", clean]
     few = ["--images", "96", "--batch-size", "32", "--corruption", "contrast"]
+    capsys.readouterr()
     assert study("figures").main(["gradients", "--model", str(model), *asked, *few]) == 0
     rows = capsys.readouterr().out.splitlines()
     named = [row.split(":") for row in rows if "cosine" in row]

@@ -13,7 +13,7 @@ from zotta_edge.export.sources.half import to_single
 from zotta_edge.export.sources.inputs import Layout, bind_inputs, declare_image, declared
 from zotta_edge.export.sources.obstacles import refuse_unsuitable
 from zotta_edge.export.sources.opset import with_opset
-from zotta_edge.export.sources.qoperator import to_qdq
+from zotta_edge.export.sources.qoperator import refuse_unknown, to_qdq
 from zotta_edge.format import EMBEDDING, IMAGE, LOGITS
 from zotta_edge.graph.index import Graph
 from zotta_edge.graph.nodes import attribute, free_name, opset
@@ -104,6 +104,7 @@ def as_classifier(
     graph = Graph(model)
     _make_room(graph)
     graph.rename(model.graph.input[0].name, IMAGE)
+    refuse_unknown(graph)
     scores = scores and _may_be_scores(model, shape)
     if scores:
         graph.rename(model.graph.output[0].name, LOGITS)
@@ -126,7 +127,9 @@ def _may_be_scores(model: onnx.ModelProto, image: Shape) -> bool:
     """Whether the only output is [batch, classes] or [batch, classes, 1, 1]."""
     if len(model.graph.output) != 1:
         return False
-    name = model.graph.output[0].name
+    name, told = model.graph.output[0].name, declared(model.graph.output[0])
+    if len(told) == 2 and told[1] > 1:  # `_classes` checks it
+        return True
     axes = ShapeProbe(model, [name]).run(IMAGE, image, _first_batch(model))[name]
     return (len(axes) == 2 or (len(axes) == 4 and axes[2:] == (1, 1))) and axes[1] > 1
 

@@ -28,6 +28,17 @@ _SINGLE = {
 _OWN = ("channels_last", "opset")  # attributes that the float operators do not have
 
 
+def refuse_unknown(graph: Graph) -> None:
+    """Name a QLinear operator that `to_qdq` cannot rewrite."""
+    known = {*_PRODUCTS, *_PAIRS, *_SINGLE, "QLinearConcat"}
+    for node in graph.nodes:
+        if node.op_type.startswith("QLinear") and node.op_type not in known:
+            raise ZottaError(
+                f"{node.name or node.op_type} is a {node.op_type}, which zotta-edge does not know: "
+                "quantize the model in QDQ form, or export the fp32 model"
+            )
+
+
 def to_qdq(graph: Graph) -> None:
     """Rewrite every QLinear operator as DequantizeLinear, the float operator, QuantizeLinear."""
     for node in list(graph.nodes):
@@ -40,11 +51,6 @@ def to_qdq(graph: Graph) -> None:
         elif node.op_type == "QLinearConcat":  # the output's scale and zero point come first
             places = tuple((at, at + 1, at + 2) for at in range(2, len(node.input), 3))
             graph.replace(node, _plain(node, "Concat", places, (0, 1)))
-        elif node.op_type.startswith("QLinear"):
-            raise ZottaError(
-                f"{node.name or node.op_type} is a {node.op_type}, which zotta-edge does not know: "
-                "quantize the model in QDQ form, or export the fp32 model"
-            )
 
 
 _Places = tuple[tuple[int, int, int], ...]

@@ -78,7 +78,8 @@ def test_report_has_its_stable_keys(site: Path, tmp_path: Path) -> None:
 
 def test_always_adapts_on_every_batch_and_counts_its_passes(site: Path, tmp_path: Path) -> None:
     path = tmp_path / "report.json"
-    flags = ["--always", "--set", "pairs=3", "--batch-size", "8", "--report", str(path)]
+    flags = ["--method", "zotta", "--always", "--set", "pairs=3", "--batch-size", "8"]
+    flags += ["--report", str(path)]
     assert adapt(site, "--data", "dark.npz", *flags).returncode == 0
     report = json.loads(path.read_text())
     assert report["steps"] == COUNT / 8

@@ -331,7 +331,7 @@ def test_a_model_without_calibration_says_how_to_get_one(tmp_path: Path) -> None
 
 
 def test_an_unknown_method_lists_the_known(path: Path) -> None:
-    with pytest.raises(ZottaError, match="none, primed, zotta"):
+    with pytest.raises(ZottaError, match="none, primed, moments, zotta"):
         AdaptiveModel.load(path, method="magic")
 
 

@@ -49,6 +49,7 @@ class OwnLens:
         self._engine, self._parameters, self._budget = engine, parameters, budget
         self._settings, self._events = settings, events
         self._p = info.preprocessing
+        self._trials = settings.filters and not info.outputs  # a trial looks at class scores
         self._filters = Filters(info.preprocessing, calibration.pixels)
         self._names = (AS_IS, *signatures.filters)
         self._choice = FilterChoice(self._filters, calibration, settings, events)
@@ -117,7 +118,7 @@ class OwnLens:
 
     def _trial_due(self, reserve: float, unevenness: float) -> bool:
         choice, credit = self._choice, self._budget.credit
-        if not self._settings.filters or choice.settled or not self._alike(self._same.common):
+        if not self._trials or choice.settled or not self._alike(self._same.common):
             return False
         if self._same.images < self._settings.trial_images:
             return False

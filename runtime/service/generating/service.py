@@ -159,6 +159,9 @@ class GenerateService(Served):
 
     async def pause(self) -> None:
         self._paused, self.learning = True, False
+        await asyncio.gather(
+            *self._later, return_exceptions=True
+        )  # an update under way is finished
         self.events.note("pause")
 
     async def resume(self) -> None:

@@ -62,9 +62,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--method",
         metavar="NAME",
-        help="primed (default where the file is primed), zotta (default elsewhere), none, or for "
-        "comparison lame, t3a, neo, foa, fozo, zoo, zoa, eva0, pea, and for BatchNorm bn_adapt, "
-        "alpha_bn, leantta and unmix_tns",
+        help="primed (default where the file is primed), moments (where calibration found that it "
+        "regains more, as for BatchNorm), zotta (default elsewhere), none, or for comparison lame, "
+        "t3a, neo, foa, fozo, zoo, zoa, eva0, pea, and for BatchNorm bn_adapt, alpha_bn, leantta "
+        "and unmix_tns",
     )
     group.add_argument(
         "--budget",

@@ -354,5 +354,5 @@ def test_from_the_command_line(
 
 
 def test_an_unknown_method_is_refused_by_name(models: dict[str, Path]) -> None:
-    with pytest.raises(ZottaError, match="is called tent: there are none, primed, zotta"):
+    with pytest.raises(ZottaError, match="is called tent: there are none, primed, moments, zotta"):
         AdaptiveModel.load(models["vit"], method="tent")
