@@ -97,6 +97,7 @@ class Estimate:
     low: float
     high: float
     images: int
+    labelled: bool = True  # False: right means as on the clean image
 
     def to_dict(self) -> dict[str, float]:
         return vars(self).copy()
@@ -130,7 +131,7 @@ class AccuracyEstimate:
         sampling = accuracy * (1 - accuracy) / summary.images
         reach = _INTERVAL * math.sqrt(known.error**2 + sampling)
         low, high = max(0.0, accuracy - reach), min(1.0, accuracy + reach)
-        return Estimate(accuracy, low, high, int(summary.images))
+        return Estimate(accuracy, low, high, int(summary.images), known.labelled)
 
     def state(self) -> dict[str, NDArray[Any]]:
         return self._summary.state() if self._summary else {}

@@ -238,7 +238,8 @@ def _summary(report: dict[str, Any], tally: "Tally") -> str:
     if estimate := report["estimated_accuracy"]:
         low, high = estimate["low"], estimate["high"]
         lines.append(
-            f"estimate   {estimate['accuracy']:.0%} of the last {estimate['images']} right "
+            f"estimate   {estimate['accuracy']:.0%} of the last {estimate['images']} "
+            f"{'right' if estimate['labelled'] else 'answered as if clean'} "
             f"({low:.0%} to {high:.0%}), without labels"
             + (f"; the source answered {report['holds']} times instead" if report["holds"] else "")
         )
