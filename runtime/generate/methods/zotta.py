@@ -6,6 +6,7 @@ and all rows of scales share what lies before the first norm. After the step one
 tells whether greedy decoding would still write the draft; only if not is the answer written anew.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -42,7 +43,7 @@ class ZeroSettings(GuardSettings):
     kilobytes: int = option(512 * 1024, "memory for logits of perturbed passes", low=1)
 
 
-class _Zeroth:
+class _Zeroth(ABC):
     """Both objectives: estimate a gradient on one batch, step, remember theta."""
 
     def __init__(self, engine: DecoderEngine, settings: Any, events: Events) -> None:
@@ -83,9 +84,9 @@ class _Zeroth:
             "parameters": len(self._scales),
         }
 
+    @abstractmethod
     def _losses(self, tokens: Tokens, theta: Floats, first: int) -> NDArray[np.float64]:
         """The objective of one prompt under each row of theta."""
-        raise NotImplementedError
 
     def _estimate(self, items: Sequence[tuple[Tokens, int]]) -> tuple[Floats, float]:
         """Eq. 2 over the prompts of a batch: the gradient, and the mean loss around theta."""

@@ -144,6 +144,7 @@ def run(args: argparse.Namespace) -> int:
         report = prime(report, source, settings)
     if not args.dry_run and (args.prime or is_plain_cnn(report)):
         report = compare_methods(report, source, settings)
+    if args.prime and not args.dry_run:
         report = assess(report, source, settings)
     for note in report.notes:
         print(f"note: {note}", file=sys.stderr)
