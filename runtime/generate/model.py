@@ -165,7 +165,7 @@ class AdaptiveDecoder:
                     for prompt, answer in zip(prompts, answers, strict=True)
                 ]
             if adapt:
-                self._learn(batch, answers)
+                self._watch_over(answers)
         return answers
 
     def move(self, prompts: Sequence[Prompt]) -> Move:
@@ -187,7 +187,7 @@ class AdaptiveDecoder:
             move = self._move(batch, adapt, settings)
             if move.answers and (settings or self.settings).temperature == 0:
                 yield self.tokenizer.decode(move.answers[0].tokens)
-                self._learn(batch, move.answers)
+                self._watch_over(move.answers)
                 return
             for step in self._steps(batch, move, settings):
                 made.append(step)
@@ -197,7 +197,7 @@ class AdaptiveDecoder:
                 if not move.is_source and loops([int(each.tokens[0]) for each in made]):
                     break
             if adapt:
-                self._learn(batch, complete(iter(made), 1, self.info.prompting.stop))
+                self._watch_over(complete(iter(made), 1, self.info.prompting.stop))
 
     def _move(self, batch: Batch, adapt: bool, settings: GenerationSettings | None = None) -> Move:
         """How to answer; a prompt that gives no numbers to learn from is answered as it is."""
@@ -225,8 +225,7 @@ class AdaptiveDecoder:
         self.events.report(AnswerReplaced(f"the adapted answer was {wrong}"))
         return plain
 
-    def _learn(self, batch: Batch, answers: Sequence[Completion]) -> None:
-        self._method.learn(batch, answers)
+    def _watch_over(self, answers: Sequence[Completion]) -> None:
         if not self.settings.guard:
             return
         for why in filter(None, [self._watch.observe(answer) for answer in answers]):

@@ -1,6 +1,6 @@
 """What every way to adapt a decoder offers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -36,10 +36,6 @@ class Method(Protocol):
         """Learn from prompts what is due before they are answered; how to answer them."""
         ...
 
-    def learn(self, batch: Batch, answers: Sequence[Completion]) -> None:
-        """Learn from what was answered."""
-        ...
-
     def current(self) -> Move:
         """How a prompt would be answered without learning from it."""
         ...
@@ -61,8 +57,6 @@ class Method(Protocol):
 
 class Forgetful:
     """The part of the contract that is empty for a method that keeps nothing between prompts."""
-
-    def learn(self, batch: Batch, answers: Sequence[Completion]) -> None: ...
 
     def current(self) -> Move:
         return Move()

@@ -62,8 +62,6 @@ class _Zeroth(ABC):
         moved = self._theta is not self._scales.source
         return Move(self._scales.inputs(self._theta) if moved else None)
 
-    def learn(self, batch: Batch, answers: Sequence[Completion]) -> None: ...
-
     def state(self) -> dict[str, NDArray[Any]]:
         own: dict[str, NDArray[Any]] = {"theta": self._theta}
         counts = {"updates": np.array([self._updates]), "kept": np.array([self._kept])}
