@@ -30,6 +30,12 @@ OPPOSITES = {
     "hard": "soft easy", "long": "short", "day": "night", "up": "down", "true": "false",
     "loud": "quiet soft silent", "clean": "dirty", "win": "lose", "deep": "shallow",
 }  # fmt: skip
+_STORIES = (
+    ("Tim", "Lily", "Max", "Mia", "Ben", "Sue", "Tom", "Anna", "Sam", "Lucy"),
+    ("dog", "cat", "bird", "bear", "girl", "boy", "rabbit", "frog", "mouse", "fish"),
+    ("red ball", "big box", "toy car", "blue kite", "shiny stone", "doll", "book", "flower"),
+    ("park", "garden", "forest", "house", "kitchen", "yard", "school", "pond"),
+)
 
 
 @dataclass(frozen=True)
@@ -42,9 +48,16 @@ class Asked:
 def questions(count: int, shift: str, reported: bool, seed: int = 0) -> list[Asked]:
     """`count` questions of all kinds in turn, as the shift puts them."""
     rng = np.random.default_rng([seed, reported])
+    if shift == "stories":
+        return [_opening(rng) for _ in range(count)]
+    shifts = list(SHIFTS) if shift == "mixed" else [shift]
     makers = (_capital, _opposite, _larger, _sum)
-    asked = [makers[place % 4](rng, reported, shift == "words") for place in range(count)]
-    return [Asked(each.kind, SHIFTS[shift](each.text, rng), each.accepted) for each in asked]
+    asked = []
+    for place in range(count):
+        now = shifts[place % len(shifts)]
+        each = makers[place % 4](rng, reported, now == "words")
+        asked.append((each, now))
+    return [Asked(each.kind, SHIFTS[now](each.text, rng), each.accepted) for each, now in asked]
 
 
 def is_right(asked: Asked, answer: str) -> bool:
@@ -91,6 +104,18 @@ def _sum(rng: Generator, reported: bool, words: bool) -> Asked:
     return Asked("sum", f"What is {_said(a, words)} plus {_said(b, words)}?", accepted)
 
 
+def _opening(rng: Generator) -> Asked:
+    """How a story for small children begins; nothing is asked."""
+    name, animal, thing, place = (words[rng.integers(len(words))] for words in _STORIES)
+    first = f"Once upon a time, there was a little {animal} named {name}."
+    second = (
+        f"{name} loved to play with a {thing} in the {place}.",
+        f"One day, {name} went to the {place} and saw a {thing}.",
+        f"{name} was sad because the {thing} was lost in the {place}.",
+    )
+    return Asked("story", f"{first} {second[rng.integers(len(second))]}", ())
+
+
 def _said(number: int, words: bool) -> str:
     return NUMBERS[number] if words else str(number)
 
@@ -122,3 +147,4 @@ SHIFTS: dict[str, Callable[[str, Generator], str]] = {
     "chat": _chatty,
     "archaic": _formal,
 }
+STREAMS = (*SHIFTS, "mixed", "stories")

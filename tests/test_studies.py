@@ -244,7 +244,8 @@ def test_decoders_under_shift(
     few = ["--model", str(model), "--max-tokens", "3", "--threads", "1"]
     assert decoders.main(["questions", *few, "--count", "2"]) == 0
     assert decoders.main(["text", *few, "--texts", str(text), "--window", "8", "--count", "2"]) == 0
-    assert decoders.main(["endless", *few, "--count", "3"]) == 0
+    kept = ["--shifts", "mixed", "stories", "--records", str(tmp_path / "streams.jsonl")]
+    assert decoders.main(["questions", *few, *kept, "--count", "3"]) == 0
     assert decoders.main(["project"]) == 0
     rows = [line.split(" | ")[0] for line in capsys.readouterr().out.splitlines()]
     assert [rows.count(f"| {method}") for method in decoders.METHODS] == [3, 3, 3, 3]

@@ -1,5 +1,6 @@
 """Exported decoders against `transformers`: logits and greedy tokens, cached, batched, padded."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -96,15 +97,36 @@ def test_logits_without_cache(pair: Any, prompts: Any) -> None:
     assert np.abs(got - expected)[real].max() < 1e-4 * np.abs(expected).max()
 
 
-def test_logits_with_cache(pair: Any) -> None:
-    """A prompt in two parts gives what it gives in one."""
+@pytest.mark.parametrize("prompts", [PROMPTS[:1], PROMPTS], ids=["one", "four"])
+def test_logits_with_cache(pair: Any, prompts: Any) -> None:
+    """Both read the prompts, then one token more with what they kept."""
     module, engine = pair
-    ids = np.array([PROMPTS[2]])
-    mask, positions = np.ones_like(ids), np.arange(ids.shape[1])[None]
-    whole = engine.forward(Tokens(ids, mask, positions)).logits
-    first = engine.forward(Tokens(ids[:, :4], mask[:, :4], positions[:, :4]))
-    rest = engine.forward(Tokens(ids[:, 4:], mask, positions[:, 4:]), first.cache).logits
-    assert np.allclose(whole[:, 4:], rest, atol=1e-5)
+    batch = Batch.of([Prompt(ids) for ids in prompts], pad=0)
+    kept = engine.forward(Tokens(batch.ids, batch.mask, batch.positions)).cache
+    new = following(batch)
+    got = engine.forward(new, kept).logits
+    with torch.no_grad():
+        cache = module(
+            torch.tensor(batch.ids),
+            attention_mask=torch.tensor(batch.mask),
+            position_ids=torch.tensor(batch.positions),
+            use_cache=True,
+        ).past_key_values
+        expected = module(
+            torch.tensor(new.ids),
+            attention_mask=torch.tensor(new.mask),
+            position_ids=torch.tensor(new.positions),
+            past_key_values=cache,
+        ).logits.numpy()
+    assert got.shape == expected.shape == (len(prompts), 1, VOCABULARY)
+    assert np.abs(got - expected).max() < 1e-4 * np.abs(expected).max()
+
+
+def following(batch: Batch) -> Tokens:
+    """A token of its own behind each prompt."""
+    ids = 40 + np.arange(len(batch))[:, None]
+    mask = np.concatenate([batch.mask, np.ones_like(ids)], axis=1)
+    return Tokens(ids, mask, batch.positions[..., -1:] + 1)
 
 
 @pytest.mark.parametrize("prompts", [PROMPTS[:1], PROMPTS], ids=["one", "four"])
@@ -175,44 +197,96 @@ def patches_of(image: np.ndarray[Any, Any], patch: int = 4, merge: int = 2) -> A
     return torch.tensor(parts.reshape(rows * columns, -1)), torch.tensor([[1, rows, columns]])
 
 
-def test_vision_and_language(tmp_path: Path) -> None:
+@dataclass(frozen=True)
+class Sight:
+    """A model that sees, its exported files, and four prompts about four images."""
+
+    module: Any
+    engine: DecoderEngine
+    path: Path
+    images: np.ndarray[Any, Any]
+    rows: np.ndarray[Any, Any]  # of all images, as the vision file gives them
+
+    def batch(self, count: int, dark: bool = False) -> Batch:
+        vision = self.engine.info.vision
+        assert vision is not None
+        seen = (START, *(IMAGE,) * vision.tokens, 92)
+        prompts = [(5, 6, *seen, 7, 8), (*seen, 9), (11, 12, 13, *seen, 14), (15, *seen)]
+        parts = np.split(self.rows * (not dark), len(self.images))
+        pairs = zip(prompts[:count], parts, strict=False)
+        return Batch.of([Prompt(ids, part) for ids, part in pairs], 0, vision, 3)
+
+    def pixels(self, count: int) -> dict[str, Any]:
+        """Images as transformers takes them."""
+        laid = [patches_of(image) for image in self.images[:count]]
+        values, grids = (torch.cat(parts) for parts in zip(*laid, strict=True))
+        return {"pixel_values": values, "image_grid_thw": grids}
+
+
+@pytest.fixture(scope="module")
+def sight(tmp_path_factory: pytest.TempPathFactory) -> Sight:
     module = randomized(seeing)
     height, width = 24, 40  # windows at the edges are not full
     eyes = Eyes.of(module, height, width)
     pixels = Preprocessing(height, width, (0.5,) * 3, (0.5,) * 3)
     vision = Vision(IMAGE, *eyes.places, pixels)
-    path = tmp_path / "vlm.onnx"
+    path = tmp_path_factory.mktemp("vlm") / "vlm.onnx"
     options = DecoderOptions(precision="fp32")
     export_decoder(decoder_of(module), path, options, (vision_graph(eyes), vision))
-    engine = DecoderEngine.open(path, threads=1)
-    assert engine.info.vision == vision
-    images = np.random.default_rng(0).standard_normal((2, 3, height, width), dtype=np.float32)
+    images = np.random.default_rng(0).standard_normal((4, 3, height, width), dtype=np.float32)
     (rows,) = open_session(vision_path(path)).run(None, {"image": images})
-    laid = [patches_of(image) for image in images]
-    values, grids = (torch.cat(parts) for parts in zip(*laid, strict=True))
-    with torch.no_grad():
-        expected = module.model.visual(values, grids).pooler_output.numpy()
-    assert np.abs(rows - expected).max() < 1e-4 * np.abs(expected).max()
+    return Sight(module, DecoderEngine.open(path, threads=1), path, images, rows)
 
-    seen = (START, *(IMAGE,) * vision.tokens, 92)
-    prompts = [(5, 6, *seen, 7, 8), (*seen, 9)]
-    halves = np.split(rows, 2)
-    batch = Batch.of(
-        [Prompt(ids, half) for ids, half in zip(prompts, halves, strict=True)], 0, vision, 3
-    )
-    got = complete(steps(engine, batch, limit=8), 2, ())
+
+def test_vision_tower(sight: Sight) -> None:
+    pixels = sight.pixels(4)
     with torch.no_grad():
-        ids = torch.tensor(batch.ids)
-        answer = module.generate(
+        expected = sight.module.model.visual(pixels["pixel_values"], pixels["image_grid_thw"])
+    wanted = expected.pooler_output.numpy()
+    assert np.abs(sight.rows - wanted).max() < 1e-4 * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_seeing_logits_without_and_with_cache(sight: Sight, count: int) -> None:
+    """Positions are left to transformers in the first pass: ours must be the same."""
+    batch = sight.batch(count)
+    first = sight.engine.forward(Tokens(batch.ids, batch.mask, batch.positions, batch.image_rows))
+    new = following(batch)
+    second = sight.engine.forward(new, first.cache).logits
+    ids = torch.tensor(batch.ids)
+    with torch.no_grad():
+        expected = sight.module(
             ids,
             attention_mask=torch.tensor(batch.mask),
-            pixel_values=values,
-            image_grid_thw=grids,
+            mm_token_type_ids=(ids == IMAGE).int(),
+            use_cache=True,
+            **sight.pixels(count),
+        )
+        more = sight.module(
+            torch.tensor(new.ids),
+            attention_mask=torch.tensor(new.mask),
+            position_ids=torch.tensor(new.positions),
+            past_key_values=expected.past_key_values,
+        ).logits.numpy()
+    wanted, real = expected.logits.numpy(), batch.mask.astype(bool)
+    assert np.abs(first.logits - wanted)[real].max() < 1e-4 * np.abs(wanted).max()
+    assert np.abs(second - more).max() < 1e-4 * np.abs(more).max()
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_seeing_greedy_tokens(sight: Sight, count: int) -> None:
+    batch = sight.batch(count)
+    got = complete(steps(sight.engine, batch, limit=8), count, ())
+    ids = torch.tensor(batch.ids)
+    with torch.no_grad():
+        answer = sight.module.generate(
+            ids,
+            attention_mask=torch.tensor(batch.mask),
             mm_token_type_ids=(ids == IMAGE).int(),
             max_new_tokens=8,
             do_sample=False,
+            **sight.pixels(count),
         )[:, ids.shape[1] :]
     assert [list(each.tokens) for each in got] == answer.tolist()
-    blind = Batch.of([Prompt(ids, 0 * half) for ids, half in zip(prompts, halves, strict=True)],
-                     0, vision, 3)  # fmt: skip
-    assert complete(steps(engine, blind, limit=8), 2, ()) != got
+    blind = complete(steps(sight.engine, sight.batch(count, dark=True), limit=8), count, ())
+    assert blind != got
