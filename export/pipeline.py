@@ -220,6 +220,8 @@ def _quantize(
     classifier: Classifier, precision: Precision, target: str, images: Floats | None
 ) -> tuple[onnx.ModelProto, str]:
     model = classifier.graph.model
+    if precision == "int4":
+        raise ZottaError("4 bits are for decoders whose weights come so: choose int8, fp8 or fp32")
     if precision == "int8":
         return quantize_int8(model, resolve_target(target), classifier.shapes)
     return quantize_fp8(model, images)

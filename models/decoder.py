@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from zotta_edge.decoder_format import Prompting
 from zotta_edge.format import Floats
+from zotta_edge.models.four_bits import FourBits
 
 Weights = Mapping[str, NDArray[Any]]
 
@@ -62,6 +63,7 @@ class Decoder:
     weights: Weights
     prompting: Prompting = field(default_factory=Prompting)
     tokenizer: str | None = None  # the text of a tokenizer.json
+    four_bits: Mapping[str, FourBits] = field(default_factory=dict)  # weights that came so
 
 
 def halves(weight: Floats, heads: int) -> Floats:
@@ -70,6 +72,9 @@ def halves(weight: Floats, heads: int) -> Floats:
     >>> halves(np.arange(4, dtype=np.float32)[:, None], heads=1).ravel()
     array([0., 2., 1., 3.], dtype=float32)
     """
-    rows, width = weight.shape
-    pairs = weight.reshape(heads, rows // heads // 2, 2, width)
-    return np.ascontiguousarray(pairs.swapaxes(1, 2).reshape(rows, width))
+    return np.ascontiguousarray(weight[halves_order(len(weight), heads)])
+
+
+def halves_order(rows: int, heads: int) -> NDArray[np.int64]:
+    """Which row comes where in `halves`."""
+    return np.arange(rows).reshape(heads, -1, 2).swapaxes(1, 2).reshape(-1)

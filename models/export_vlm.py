@@ -17,7 +17,7 @@ from zotta_edge.decoder_format import IMAGE_PLACE, IMAGE_ROWS, PROMPT_PLACE, Pro
 from zotta_edge.export.decoders.from_torch import decoder_of
 from zotta_edge.export.decoders.pipeline import DecoderOptions, export_decoder
 from zotta_edge.export.sources.torch_source import to_onnx
-from zotta_edge.format import LOGITS, Preprocessing
+from zotta_edge.format import LOGITS, Precision, Preprocessing
 from zotta_edge.models import embedded
 from zotta_edge.models.checkpoint import load_weights, read_checkpoint
 from zotta_edge.models.picture_questions import PLACES, SIDE
@@ -48,7 +48,7 @@ def load(weights: Path) -> VisionLanguageModel:
     return model.eval()
 
 
-def export(model: VisionLanguageModel, output: Path, precision: str = "int8") -> None:
+def export(model: VisionLanguageModel, output: Path, precision: Precision = "int8") -> None:
     """Write the file for words, and the one for pictures beside it."""
     words = tokenizer()
     template = IMAGE_PLACE + prompt(PROMPT_PLACE)

@@ -8,7 +8,8 @@ import numpy as np
 from zotta_edge.decoder_format import PROMPT_PLACE, Prompting
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import Floats
-from zotta_edge.models.decoder import Decoder, Rotary, Sizes, halves
+from zotta_edge.models.decoder import Decoder, Rotary, Sizes, halves_order
+from zotta_edge.models.four_bits import FourBits
 from zotta_edge.models.tokenizer_json import SPACE, byte_level, sentencepiece
 
 _NAMES = {
@@ -42,12 +43,12 @@ def read_gguf(path: str | Path) -> Decoder:
         raise ZottaError(f"{path} scales its rotary positions, which is not supported")
     try:
         sizes, base = _sizes(fields, kind), float(fields.get(f"{kind}.rope.freq_base", _BASE))
-        weights = _weights(reader, sizes, _PAIRS[kind])
+        weights, four_bits = _weights(reader, sizes, _PAIRS[kind])
         prompting, tokenizer = _prompting(fields), _tokenizer(fields)
     except (KeyError, ValueError, IndexError) as error:
         raise ZottaError(f"{path} is damaged, or lacks {error}: copy it again") from error
     rotary = Rotary.plain(sizes.head_dim, base)
-    return Decoder(Path(path).stem, sizes, rotary, weights, prompting, tokenizer)
+    return Decoder(Path(path).stem, sizes, rotary, weights, prompting, tokenizer, four_bits)
 
 
 def _reader(path: Path) -> Any:
@@ -78,23 +79,37 @@ def _sizes(fields: dict[str, Any], kind: str) -> Sizes:
     )
 
 
-def _weights(reader: Any, sizes: Sizes, pairs: bool) -> dict[str, Floats]:
+def _weights(
+    reader: Any, sizes: Sizes, pairs: bool
+) -> tuple[dict[str, Floats], dict[str, FourBits]]:
+    """All weights as numbers, and those that come in 4 bits as such, too."""
     from gguf.quants import dequantize
 
     weights: dict[str, Floats] = {}
+    four_bits: dict[str, FourBits] = {}
     for tensor in reader.tensors:
-        values = np.asarray(dequantize(tensor.data, tensor.tensor_type), np.float32)
-        first, *rest = tensor.name.split(".")
-        if first == "blk":
-            layer, part, suffix = rest
-            name = f"layers.{layer}.{_NAMES[part]}.{suffix}"
-            turned = {"attn_q": sizes.heads, "attn_k": sizes.kv_heads}.get(part)
-            if pairs and turned:
-                values = halves(values.reshape(len(values), -1), turned).reshape(values.shape)
-        else:
-            name = f"{_OUTSIDE[first]}.{rest[0]}"
-        weights[name] = values
-    return weights
+        name, values = _name(tensor.name), dequantize(tensor.data, tensor.tensor_type)
+        heads = _heads(tensor.name, sizes) if pairs else None
+        order = halves_order(len(values), heads) if heads else np.arange(len(values))
+        weights[name] = np.asarray(values, np.float32)[order]
+        if (stored := FourBits.of_gguf(tensor.data, tensor.tensor_type.name)) is not None:
+            four_bits[name] = stored.rows(order)
+    return weights, four_bits
+
+
+def _name(stored: str) -> str:
+    """What `transformers` calls a tensor."""
+    first, *rest = stored.split(".")
+    if first != "blk":
+        return f"{_OUTSIDE[first]}.{rest[0]}"
+    layer, part, suffix = rest
+    return f"layers.{layer}.{_NAMES[part]}.{suffix}"
+
+
+def _heads(stored: str, sizes: Sizes) -> int | None:
+    """Of a projection that rotary positions turn."""
+    turned = {"attn_q": sizes.heads, "attn_k": sizes.kv_heads}
+    return next((heads for part, heads in turned.items() if f".{part}." in stored), None)
 
 
 def _tokenizer(fields: dict[str, Any]) -> str:

@@ -16,11 +16,12 @@ from zotta_edge.decoder_format import (
     to_metadata,
 )
 from zotta_edge.errors import ZottaError
+from zotta_edge.export.decoders.four_bits import SCHEME as FOUR_BIT_SCHEME
 from zotta_edge.export.decoders.graph import POST_ATTENTION, decoder_graph
 from zotta_edge.export.decoders.quantize import SCHEME, quantize_blocks
 from zotta_edge.export.quantize.target import describe_machine, detect_target
 from zotta_edge.files import check_writable, replacing
-from zotta_edge.format import Floats, Recipe
+from zotta_edge.format import Floats, Precision, Recipe
 from zotta_edge.models.decoder import Decoder
 
 Say = Callable[[str], None]
@@ -34,14 +35,14 @@ class DecoderOptions:
     Parameters
     ----------
     precision
-        "int8" or "fp32".
+        "int8", "fp32", or "int4": weights that come in 4 bits stay as they are, others get 8.
     norms
         Regular expression for the norms whose scales become inputs.
     context
         Longest prompt and answer; None: as the model was trained.
     """
 
-    precision: str = "int8"
+    precision: Precision = "int8"
     norms: str = POST_ATTENTION
     context: int | None = None
 
@@ -69,17 +70,18 @@ def export_decoder(
         Told what is being done.
     """
     options, output = options or DecoderOptions(), Path(output)
-    if options.precision not in ("int8", "fp32"):
-        raise ZottaError(f"precision {options.precision} is unknown for decoders: int8 or fp32")
+    _check_precision(decoder, options.precision)
     check_writable(output)
     image_token = vision[1].image_token if vision else None
     model, norms = decoder_graph(decoder, options.norms, image_token)
     info = _described(decoder, norms, options, vision[1] if vision else None)
     say(f"{len(norms)} norms with {sum(norm.channels for norm in norms)} scales are adaptable")
-    if options.precision == "int8":
-        say("quantizing to int8")
-        model = quantize_blocks(model)
-        recipe = replace(info.recipe, precision="int8", scheme=SCHEME)
+    if options.precision != "fp32":
+        say(f"quantizing to {options.precision}")
+        kept = decoder.four_bits if options.precision == "int4" else {}
+        model = quantize_blocks(model, kept)
+        scheme = FOUR_BIT_SCHEME if kept else SCHEME
+        recipe = replace(info.recipe, precision=options.precision, scheme=scheme)
         info = replace(info, recipe=recipe)
     if vision:
         eyes = vision[0] if options.precision == "fp32" else quantize_blocks(vision[0])
@@ -87,6 +89,13 @@ def export_decoder(
         _write(eyes, vision_path(output))
     write_decoder(model, info, output)
     return info
+
+
+def _check_precision(decoder: Decoder, precision: Precision) -> None:
+    if precision not in ("int4", "int8", "fp32"):
+        raise ZottaError(f"precision {precision} is unknown for decoders: int4, int8 or fp32")
+    if precision == "int4" and not decoder.four_bits:
+        raise ZottaError(f"{decoder.name} has no 4-bit weights to keep: export it as int8 or fp32")
 
 
 def write_decoder(model: onnx.ModelProto, info: DecoderInfo, output: Path) -> None:

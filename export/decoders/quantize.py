@@ -5,14 +5,18 @@ hundreds of times as large as the others', which would leave those with a bit or
 scale keeps the damage inside the block. ONNX Runtime's MatMulNBits multiplies integers that way.
 """
 
+from collections.abc import Mapping
+
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper
 
+from zotta_edge.export.decoders.four_bits import multiply_four_bits
 from zotta_edge.export.quantize.weighted import copy_of
 from zotta_edge.format import Floats
 from zotta_edge.graph.index import Graph
+from zotta_edge.models.four_bits import FourBits
 from zotta_edge.progress import tracked
 
 BLOCK = 32
@@ -23,13 +27,18 @@ _INTEGERS = 4  # accuracy_level: activations are quantized, block by block
 _ZERO, _LARGEST = 128, 127
 
 
-def quantize_blocks(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The same graph with 8-bit weights in every product with a matrix, and in the embedding."""
+def quantize_blocks(
+    model: onnx.ModelProto, kept: Mapping[str, FourBits] | None = None
+) -> onnx.ModelProto:
+    """The same graph with 8-bit weights in every product with a matrix, and in the embedding.
+
+    Matrices whose 4 bits are given in `kept`, by name, keep those.
+    """
     quantized = copy_of(model)
     graph = Graph(quantized)
     products = [node for node in graph.nodes if _matrix(graph, node) is not None]
     for node in tracked(products, "quantizing"):
-        _multiply_blocks(graph, node)
+        _multiply_blocks(graph, node, kept or {})
     for node in [node for node in graph.nodes if node.op_type == "Gather"]:
         _gather_blocks(graph, node)
     graph.finish()
@@ -74,10 +83,14 @@ def _store(graph: Graph, name: str, rows: Floats) -> tuple[str, str]:
     return codes, scales
 
 
-def _multiply_blocks(graph: Graph, node: NodeProto) -> None:
+def _multiply_blocks(graph: Graph, node: NodeProto, kept: Mapping[str, FourBits]) -> None:
     found = _matrix(graph, node)
     assert found is not None
     name, rows = found
+    if name in kept:
+        ends = (str(node.input[0]), str(node.output[0]))
+        graph.replace(node, multiply_four_bits(graph, *ends, name, kept[name], _INTEGERS))
+        return
     out, width = rows.shape
     product = helper.make_node(
         "MatMulNBits",

@@ -108,6 +108,8 @@ def _from_onnx(path: Path, output: Path, options: DecoderOptions, say: Say) -> D
     model = found.model
     if scheme:
         say(f"the model is already quantized ({scheme}): its integers are kept")
+    elif options.precision == "int4":
+        raise ZottaError(f"{path} has no 4-bit weights to keep: export it as int8 or fp32")
     elif options.precision == "int8":
         say("quantizing to int8")
         model = quantize_blocks(model)

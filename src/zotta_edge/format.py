@@ -31,7 +31,7 @@ LOGITS = "logits"  # the output; features follow it
 EMBEDDING = "embedding"  # what the classifier head reads, [batch, D]
 
 Floats = NDArray[np.float32]
-Precision = Literal["int4", "int8", "fp8", "fp32"]  # int4: only as found
+Precision = Literal["int4", "int8", "fp8", "fp32"]  # int4: only as it came
 Interpolation = Literal["bicubic", "bilinear", "area"]
 Layout = Literal["NCHW", "NHWC"]
 Order = Literal["RGB", "BGR"]

@@ -3,6 +3,7 @@
 import struct
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -87,10 +88,10 @@ def test_llama2c_cut_short() -> None:
         parse_llama2c(written(tiny_decoder())[:-100], "x.bin")
 
 
-def test_gguf_comes_back(tmp_path: Path) -> None:
+def write_gguf(decoder: Decoder, path: Path, kind: str = "F32") -> None:
+    """As llama.cpp does, the products' matrices in that kind."""
     gguf = pytest.importorskip("gguf")
-    decoder = tiny_decoder()
-    writer = gguf.GGUFWriter(tmp_path / "tiny.gguf", "llama")
+    writer = gguf.GGUFWriter(path, "llama")
     sizes = decoder.sizes
     writer.add_block_count(sizes.layers)
     writer.add_context_length(sizes.context)
@@ -107,17 +108,25 @@ def test_gguf_comes_back(tmp_path: Path) -> None:
     names = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output"}
     inner = dict(zip(PARTS.split(), GGUF_PARTS.split(), strict=True))
     for name, value in in_file_order(decoder).items():
-        path = name.removesuffix(".weight")
-        layer = path.split(".", 2)
-        own = f"blk.{layer[1]}.{inner[layer[2]]}" if path.startswith("layers") else names[path]
-        writer.add_tensor(f"{own}.weight", np.ascontiguousarray(value))
+        part = name.removesuffix(".weight")
+        layer = part.split(".", 2)
+        own = f"blk.{layer[1]}.{inner[layer[2]]}" if part.startswith("layers") else names[part]
+        stored = gguf.GGMLQuantizationType[kind if "_proj" in name else "F32"]
+        data = gguf.quants.quantize(np.ascontiguousarray(value), stored)
+        writer.add_tensor(f"{own}.weight", data, raw_dtype=stored)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def test_gguf_comes_back(tmp_path: Path) -> None:
+    decoder = tiny_decoder()
+    write_gguf(decoder, tmp_path / "tiny.gguf")
     read = read_gguf(tmp_path / "tiny.gguf")
     assert read.prompting.template == "<{prompt}>"
     assert read.prompting.stop == (1,)
+    assert not read.four_bits
     ids = [3, 4, 5, 6]
     assert np.allclose(forward(read, ids), forward(decoder, ids), atol=1e-4)
     (tmp_path / "half.gguf").write_bytes((tmp_path / "tiny.gguf").read_bytes()[:200])
@@ -125,7 +134,37 @@ def test_gguf_comes_back(tmp_path: Path) -> None:
         read_gguf(tmp_path / "half.gguf")
 
 
-def losses(decoder: Decoder, folder: Path, precision: str, ids: list[int]) -> float:
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1"])
+def test_four_bits_of_gguf_stay(tmp_path: Path, kind: str) -> None:
+    """The codes are GGUF's own, and the file's products are those with the numbers they mean."""
+    write_gguf(tiny_decoder(), tmp_path / "tiny.gguf", kind)
+    read = read_gguf(tmp_path / "tiny.gguf")
+    assert set(read.four_bits) == {name for name in read.weights if "_proj" in name}
+    for name, stored in read.four_bits.items():
+        assert np.array_equal(stored.values(), read.weights[name])
+    found = {kind: logits_of(read, tmp_path, kind) for kind in ("fp32", "int4", "int8")}
+    assert found["int4"] == pytest.approx(
+        found["fp32"], abs=0.02 * float(np.abs(found["fp32"]).max())
+    )
+    sizes = {kind: (tmp_path / f"{kind}.onnx").stat().st_size for kind in found}
+    assert sizes["int4"] < sizes["int8"] < sizes["fp32"]
+
+
+def logits_of(decoder: Decoder, folder: Path, precision: Any) -> Any:
+    path = folder / f"{precision}.onnx"
+    export_decoder(decoder, path, DecoderOptions(precision))
+    engine = DecoderEngine.open(path, threads=1)
+    tokens = np.array([[3, 4, 5, 6]])
+    return engine.forward(Tokens(tokens, np.ones_like(tokens), np.arange(4)[None])).logits
+
+
+def test_no_four_bits_to_keep(tmp_path: Path) -> None:
+    with pytest.raises(ZottaError, match="has no 4-bit weights to keep"):
+        export_decoder(tiny_decoder(), tmp_path / "x.onnx", DecoderOptions("int4"))
+    assert not list(tmp_path.iterdir())
+
+
+def losses(decoder: Decoder, folder: Path, precision: Any, ids: list[int]) -> float:
     path = folder / f"{precision}.onnx"
     export_decoder(decoder, path, DecoderOptions(precision))
     engine = DecoderEngine.open(path, threads=2)
@@ -162,4 +201,7 @@ def test_stories15m(tmp_path: Path) -> None:
 def test_smollm2(tmp_path: Path) -> None:
     decoder = read_gguf(smollm2())
     assert "<|im_start|>user\n{prompt}<|im_end|>" in decoder.prompting.template
-    assert compare(decoder, tmp_path, STORY + " " + FINANCE) < 4
+    expected = compare(decoder, tmp_path, text := STORY + " " + FINANCE)
+    assert expected < 4
+    ids = list(Tokenizer(decoder.tokenizer or "", decoder.prompting.begin).encode(text))
+    assert losses(decoder, tmp_path, "int4", ids) == pytest.approx(expected, rel=0.02)

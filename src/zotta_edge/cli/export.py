@@ -40,7 +40,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="the .onnx to write")
     parser.add_argument("--list", action="store_true", help="list the named architectures")
     parser.add_argument(
-        "--precision", choices=("int8", "fp8", "fp32"), default="int8", help="default: int8"
+        "--precision",
+        choices=("int4", "int8", "fp8", "fp32"),
+        default="int8",
+        help="default: int8; int4: a decoder's 4-bit weights stay, and others get 8 bits",
     )
     parser.add_argument(
         "--target",
