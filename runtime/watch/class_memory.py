@@ -17,6 +17,7 @@ from zotta_edge.runtime.watch.sticky import RATES, StickyChain, smoothed
 
 _STICKY = RATES > 0
 _LEAST = 1e-12  # of a probability, before its logarithm
+_UNSEEN = 1.5  # times the doubt: evidence that is kept at most while no order is seen
 
 
 @dataclass(frozen=True)
@@ -94,10 +95,10 @@ class ClassMemory:
 
     def _judge(self, evidence: Doubles, answers: NDArray[np.intp]) -> None:
         """Take in a batch's evidence and answers; whether they show runs of classes."""
-        window = self._settings.memory_window
+        window, most = self._settings.memory_window, self._most
         for each in evidence:
             self._evidence = (1 - 1 / window) * self._evidence + each
-            excess = max(0.0, self.evidence - self._settings.memory_trust)
+            excess = max(0.0, self.evidence - most)
             self._evidence -= np.where(_STICKY, excess, 0)
         self._recent = np.concatenate([self._recent, answers])[-window:]
         sure = self.evidence > self._settings.memory_doubt
@@ -106,6 +107,12 @@ class ClassMemory:
         if active != self.active:
             self.active = active
             self._events.report(ClassMemoryChanged(active, self.evidence, self._order))
+
+    @property
+    def _most(self) -> float:
+        """Evidence that is kept: one class for long, and then any, must not pass for runs."""
+        trust = self._settings.memory_trust
+        return trust if self.active else min(trust, _UNSEEN * self._settings.memory_doubt)
 
     @property
     def evidence(self) -> float:

@@ -85,6 +85,16 @@ def test_one_class_for_ever_shows_no_order() -> None:
     np.testing.assert_array_equal(through(memory(), logits), logits)
 
 
+@pytest.mark.parametrize("batch", [1, 4, 16])
+def test_one_class_for_long_and_then_any_is_no_run(batch: int) -> None:
+    """Ten thousand of one class are no reason to take the next images for it, or for each other."""
+    rng = np.random.default_rng(6)
+    after = rng.integers(0, 10, 64)
+    logits = answers_to(np.concatenate([np.full(400, 3), after]), 1.0)
+    found = through(memory(), logits, batch)[400:]
+    assert np.count_nonzero(found.argmax(axis=1) != logits[400:].argmax(axis=1)) <= 4
+
+
 def test_still_frames_neither_count_nor_change() -> None:
     """Ten scenes of 60 frames: each frame but the first repeats another."""
     labels = np.repeat(np.arange(10), 60)
