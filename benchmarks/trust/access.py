@@ -1,6 +1,7 @@
 """Who gets in: every route, without a token, with wrong ones, and from other web pages.
 
     python benchmarks/trust/access.py
+    python benchmarks/trust/access.py --generate
 
 Starts real services: on loopback without a token, and with one, on loopback and on all addresses.
 Routes are the app's own, so a new one is asked as well. A refused request must leave the model's
@@ -23,6 +24,7 @@ from study import Record
 from zotta_edge import AdaptiveModel
 from zotta_edge.errors import ZottaError
 from zotta_edge.models import embedded
+from zotta_edge.runtime.generate.model import AdaptiveDecoder
 from zotta_edge.runtime.service.http.access import Access
 from zotta_edge.runtime.service.http.app import create_app
 from zotta_edge.runtime.service.http.errors import ServiceError
@@ -61,23 +63,26 @@ READS = ("GET", "HEAD", "OPTIONS")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    argparse.ArgumentParser(description=__doc__.split("\n")[0]).parse_args(argv)
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--generate", action="store_true", help="of a decoder, not a classifier")
+    model = embedded.VLM if parser.parse_args(argv).generate else embedded.MODEL
     record = Record("access")
     beyond_loopback(record)
-    pages(record)
+    pages(record, model)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "token"
         file.write_text(TOKEN)
         for host in ("127.0.0.1", "0.0.0.0"):
-            tokens(record, host, file)
+            tokens(record, model, host, file)
     comparison(record)
     return record.close()
 
 
-def routes() -> Iterator[tuple[str, str]]:
+def routes(model: Path) -> Iterator[tuple[str, str]]:
     """Every method of every path that the app has."""
-    app = create_app(AdaptiveModel.load(embedded.MODEL, threads=1), served.NAME)
-    names = {"model": served.NAME, "version": "1", "id": "20260101T000000000Z-1"}
+    kind = AdaptiveDecoder if model == embedded.VLM else AdaptiveModel
+    app = create_app(kind.load(model, threads=1), model.stem)
+    names = {"model": model.stem, "version": "1", "id": "20260101T000000000Z-1"}
     for route in app.routes:
         assert isinstance(route, Route)
         path = re.sub(r"{(\w+)}", lambda found: names[found[1]], route.path)
@@ -95,31 +100,35 @@ def beyond_loopback(record: Record) -> None:
         record.saw("binds beyond loopback refused", int(refused))
 
 
-def pages(record: Record) -> None:
+def pages(record: Record, model: Path) -> None:
     """What a browser on this machine sends for a page of somebody else."""
-    with served.serving() as server:
-        before = untouched(server)
-        for (method, path), headers in product(routes(), PAGES):
+    with served.serving("--model", model) as server:
+        before = untouched(server, model)
+        for (method, path), headers in product(routes(model), PAGES):
             reply = server.request(method, path, b"", headers)
             expect(record, "cross-site", method, path, headers, reply, method not in READS, 403)
-        for (method, path), host in product(routes(), REBOUND):
+        for (method, path), host in product(routes(model), REBOUND):
             reply = server.request(method, path, b"", {"Host": host})
             expect(record, "rebound name", method, path, {"Host": host}, reply, True, 403)
-        record.require(untouched(server) == before, "a page of somebody else changed the model")
+        record.require(
+            untouched(server, model) == before, "a page of somebody else changed the model"
+        )
         framed = server.request("GET", "/").headers.get("content-security-policy", "")
         record.require("frame-ancestors 'none'" in framed, "the dashboard can be framed")
         server.stop()
 
 
-def tokens(record: Record, host: str, file: Path) -> None:
-    with served.serving("--token-file", file, "--host", host) as server:
-        before = untouched(server)
-        for (method, path), headers in product(routes(), WRONG):
+def tokens(record: Record, model: Path, host: str, file: Path) -> None:
+    with served.serving("--model", model, "--token-file", file, "--host", host) as server:
+        before = untouched(server, model)
+        for (method, path), headers in product(routes(model), WRONG):
             reply = server.request(method, path, b"", headers)
             expect(record, "wrong token", method, path, headers, reply, method not in READS, 401)
-        record.require(untouched(server) == before, "a request without the token did something")
+        record.require(
+            untouched(server, model) == before, "a request without the token did something"
+        )
         allowed = {"Authorization": f"Bearer {TOKEN}"}
-        reply = server.request("POST", f"{served.ADAPTATION}/reset", b"", allowed)
+        reply = server.request("POST", f"{adaptation(model)}/reset", b"", allowed)
         record.require(reply.status == 200, f"the token is refused: {reply.status}")
         server.stop()
         record.require(TOKEN not in "".join(server.lines), "the log holds the token")
@@ -144,11 +153,15 @@ def expect(
     record.saw(f"{kind} {'refused' if refused else 'reads'}")
 
 
-def untouched(server: served.Server) -> object:
+def adaptation(model: Path) -> str:
+    return f"/v2/models/{model.stem}/adaptation"
+
+
+def untouched(server: served.Server, model: Path) -> object:
     """What any change of the model would show in."""
-    seen = server.get(served.ADAPTATION)
+    seen = server.get(adaptation(model))
     parts = ("paused", "steps", "images", "batches", "answered", "resets", "distance")
-    return [seen[part] for part in parts], server.get(f"{served.ADAPTATION}/snapshots")
+    return [seen[part] for part in parts], server.get(f"{adaptation(model)}/snapshots")
 
 
 def comparison(record: Record) -> None:

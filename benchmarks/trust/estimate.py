@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     plain = AdaptiveModel.load(args.model, method="none", threads=args.threads)
     if plain.info.reliability is None:
         raise ZottaError(f"{args.model} was not calibrated with --prime: it estimates nothing")
-    images, labels = _read(args, plain)
+    images, labels = read(args, plain)
     print(HEAD + "\n" + "| --- " * HEAD.count(" | ") + "| --- |")
     for method in args.methods:
         errors = [
@@ -82,7 +82,7 @@ def _row(
     return error
 
 
-def _read(
+def read(
     args: argparse.Namespace, model: AdaptiveModel
 ) -> tuple[list[NDArray[np.uint8]], NDArray[np.int64]]:
     source = open_source(args.data)
@@ -97,22 +97,22 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--model", type=Path, default=embedded.MODEL)
     parser.add_argument("--data", default=str(embedded.STREAM))
     parser.add_argument("--labels", type=Path)
-    parser.add_argument("--rows", type=_range, default=(0, 1000), help="first:last image")
-    parser.add_argument("--methods", type=_names, default=["none", "primed"])
-    parser.add_argument("--corruptions", type=_names, default=[CLEAN, *CORRUPTIONS])
+    parser.add_argument("--rows", type=interval, default=(0, 1000), help="first:last image")
+    parser.add_argument("--methods", type=names, default=["none", "primed"])
+    parser.add_argument("--corruptions", type=names, default=[CLEAN, *CORRUPTIONS])
     parser.add_argument("--severity", type=int, default=5)
-    parser.add_argument("--orders", type=_names, default=["shuffled", "sorted"])
+    parser.add_argument("--orders", type=names, default=["shuffled", "sorted"])
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--threads", type=int)
     return parser.parse_args(argv)
 
 
-def _range(text: str) -> tuple[int, int]:
+def interval(text: str) -> tuple[int, int]:
     first, last = text.split(":")
     return int(first), int(last)
 
 
-def _names(text: str) -> list[str]:
+def names(text: str) -> list[str]:
     return text.split(",")
 
 

@@ -1,25 +1,31 @@
 """Hostile requests to a real service: no crash, no 5xx, no growth, and the others are served.
 
     python benchmarks/trust/http_requests.py --count 100000
+    python benchmarks/trust/http_requests.py --count 10000 --generate
 
 Four clients send bytes over sockets of their own, and eight send one of their request's bytes
 every few seconds, while an honest client asks for predictions throughout. Memory is compared with
-that after the first tenth of the requests.
+that after the first tenth of the requests. With --generate: the embedded vision-language model,
+its answers in one piece and as a stream.
 """
 
 import argparse
+import json
 import re
 import socket
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
+import text_requests
 from requests_made import Made, head, requests
 from study import Record, stream
 
+from zotta_edge.models import embedded
 from zotta_edge.progress import Progress
 
 import served  # isort: skip
@@ -36,15 +42,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _arguments(argv)
     record, done = Record("http"), threading.Event()
     stream()  # made once, before the threads part
-    with served.serving() as server:
-        honest = Honest(server, done)
-        others = [threading.Thread(target=_slow, args=(server.port, done)) for _ in range(SLOW)]
+    kind = TEXT if args.generate else IMAGES
+    with served.serving("--model", kind.model) as server:
+        honest = Honest(server, kind, done)
+        slow = (server.port, kind, done)
+        others = [threading.Thread(target=_slow, args=slow) for _ in range(SLOW)]
         for thread in (honest, *others):
             thread.start()
-        _attack(record, server, max(args.count // 10, CLIENTS), args.seed)
+        _attack(record, server, kind, max(args.count // 10, CLIENTS), args.seed)
         time.sleep(SETTLING)
         before = resident(server)
-        _attack(record, server, args.count - args.count // 10, args.seed + 1)
+        _attack(record, server, kind, args.count - args.count // 10, args.seed + 1)
         time.sleep(SETTLING)
         grown = resident(server) - before
         done.set()
@@ -61,12 +69,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     return record.close()
 
 
-class Honest(threading.Thread):
-    """A client who asks for one image after the other."""
+class Kind(NamedTuple):
+    """What is served, the hostile requests to it, and an honest one: path, body, headers."""
 
-    def __init__(self, server: served.Server, done: threading.Event) -> None:
+    model: Path
+    requests: Callable[[int, list[int]], Iterator[Made]]
+    honest: Callable[[int], tuple[str, bytes, Mapping[str, str]]]
+
+
+def _image(number: int) -> tuple[str, bytes, Mapping[str, str]]:
+    return served.INFER, *served.infer_body(stream()[number % 1000][None])
+
+
+def _question(number: int) -> tuple[str, bytes, Mapping[str, str]]:
+    path = (text_requests.GENERATE, text_requests.STREAM)[number % 2]
+    return path, json.dumps(text_requests.QUESTION).encode(), {}
+
+
+IMAGES = Kind(embedded.MODEL, requests, _image)
+TEXT = Kind(embedded.VLM, text_requests.requests, _question)
+
+
+class Honest(threading.Thread):
+    """A client who asks for one answer after the other."""
+
+    def __init__(self, server: served.Server, kind: Kind, done: threading.Event) -> None:
         super().__init__()
-        self._server, self._done = server, done
+        self._server, self._kind, self._done = server, kind, done
         self.answered, self.slowest = 0, 0.0
         self.refused: list[object] = []
 
@@ -75,7 +104,7 @@ class Honest(threading.Thread):
         while not self._done.is_set():
             started = time.perf_counter()
             try:
-                reply = client.infer(stream()[self.answered % 1000][None])
+                reply = client.request("POST", *self._kind.honest(self.answered))
             except OSError as error:
                 self.refused.append(error)
                 client = served.Client(self._server.port)
@@ -88,11 +117,11 @@ class Honest(threading.Thread):
             time.sleep(0.05)
 
 
-def _attack(record: Record, server: served.Server, count: int, seed: int) -> None:
+def _attack(record: Record, server: served.Server, kind: Kind, count: int, seed: int) -> None:
     lock = threading.Lock()
 
     def attack(client: int) -> None:
-        for made in requests(count // CLIENTS, [seed, client]):
+        for made in kind.requests(count // CLIENTS, [seed, client]):
             found = _sent(server.port, made)
             with lock:
                 _check(record, made, found)
@@ -135,10 +164,10 @@ def _statuses(answer: bytes) -> list[int] | None:
     return [int(status) for status in _STATUS.findall(answer)] or None
 
 
-def _slow(port: int, done: threading.Event) -> None:
+def _slow(port: int, kind: Kind, done: threading.Event) -> None:
     """A byte of a request every second, until cut off; then again."""
-    body, headers = served.infer_body(stream()[:1])
-    content = head("POST", served.INFER, body) + body
+    path, body, _ = kind.honest(0)
+    content = head("POST", path, body) + body
     while not done.is_set():
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5) as slow:
             for at in range(len(content)):
@@ -157,6 +186,7 @@ def resident(server: served.Server) -> float:
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--count", type=int, default=100_000, help="requests")
+    parser.add_argument("--generate", action="store_true", help="of a decoder, not a classifier")
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args(argv)
 

@@ -13,7 +13,7 @@ from study import stream
 import served  # isort: skip
 
 Rng = np.random.Generator
-_LENGTHS = (
+LENGTHS = (
     *("-1", "0", "1", "+5", "0x10", "1e3", "1 1", "1, 1", "", " ", "\xb2", "9" * 5000),
     *(str(2**31), str(2**32), str(2**63 - 1), str(2**63), str(2**64), str(33 * 2**20)),
 )
@@ -71,12 +71,12 @@ def _text(rng: Rng, **changes: object) -> bytes:
     return json.dumps({"inputs": [entry | changes], "id": "x"}).encode()
 
 
-def _file(rng: Rng) -> bytes:
+def file(rng: Rng) -> bytes:
     kind = (".png", ".jpg", ".webp", ".bmp")[rng.integers(4)]
     return bytes(cv2.imencode(kind, stream()[int(rng.integers(100))])[1])
 
 
-def _broken(body: bytes, rng: Rng) -> bytes:
+def broken(body: bytes, rng: Rng) -> bytes:
     changed = bytearray(body)
     for _ in range(rng.integers(1, 6)):
         at = int(rng.integers(min(len(changed), 300) or 1))
@@ -95,12 +95,12 @@ def _damaged_body(rng: Rng) -> Made:
     match rng.integers(3):
         case 0:
             content = request(
-                served.INFER, _broken(body, rng), Inference_Header_Content_Length=length
+                served.INFER, broken(body, rng), Inference_Header_Content_Length=length
             )
         case 1:
-            content = request(served.INFER, _broken(_text(rng), rng))
+            content = request(served.INFER, broken(_text(rng), rng))
         case _:
-            content = request(served.CLASSIFY, _broken(_file(rng), rng))
+            content = request(served.CLASSIFY, broken(file(rng), rng))
     return Made("damaged bodies", content)
 
 
@@ -112,7 +112,7 @@ def _bad_shape(rng: Rng) -> Made:
 
 def _header_length(rng: Rng) -> Made:
     body, _ = _infer(rng)
-    value = _LENGTHS[rng.integers(len(_LENGTHS))]
+    value = LENGTHS[rng.integers(len(LENGTHS))]
     return Made(
         "bad header lengths", request(served.INFER, body, Inference_Header_Content_Length=value)
     )
@@ -120,7 +120,7 @@ def _header_length(rng: Rng) -> Made:
 
 def _content_length(rng: Rng) -> Made:
     """Too long a promise waits for the rest: no answer need come."""
-    body, value = _text(rng), _LENGTHS[rng.integers(len(_LENGTHS))]
+    body, value = _text(rng), LENGTHS[rng.integers(len(LENGTHS))]
     return Made(
         "bad content lengths", head("POST", served.INFER, body, Content_Length=value), False
     )
@@ -142,7 +142,7 @@ def _packed(rng: Rng) -> Made:
     pack, name = ((gzip.compress, "gzip"), (zlib.compress, "deflate"))[rng.integers(2)]
     body = pack(b" " * size)
     if rng.random() < 0.3:
-        body = _broken(body, rng)
+        body = broken(body, rng)
     name = name if rng.random() < 0.9 else ("br", "gzip, gzip", "\xff", "")[rng.integers(4)]
     return Made("compressed bombs", request(served.INFER, body, Content_Encoding=name))
 
@@ -166,7 +166,7 @@ def _lines(rng: Rng) -> Made:
         case 1:
             content = content.replace(b"\r\n", b"\n")
         case 2:
-            content = _broken(content, rng)
+            content = broken(content, rng)
         case 3:
             content = content.replace(b"\r\n\r\n", b"\r\nX: " + b"y" * 70_000 + b"\r\n\r\n")
         case 4:

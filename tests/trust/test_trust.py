@@ -49,6 +49,11 @@ def test_hostile_requests_harm_nobody() -> None:
 
 
 @pytest.mark.slow
+def test_hostile_requests_to_a_decoder_harm_nobody() -> None:
+    assert http_requests.main(["--count", "300", "--generate"]) == 0
+
+
+@pytest.mark.slow
 def test_what_threads_see_could_have_come_one_after_the_other() -> None:
     assert concurrency.main(["--operations", "32", "--methods", "primed"]) == 0
 

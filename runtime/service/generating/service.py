@@ -4,8 +4,8 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing, suppress
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -87,13 +87,14 @@ class GenerateService(Served):
 
         return await self.in_thread(work)
 
-    async def answer(self, asked: protocol.GenerateRequest, prompt: Prompt) -> AsyncIterator[str]:
+    async def answer(self, asked: protocol.GenerateRequest, prompt: Prompt) -> AsyncGenerator[str]:
         """The pieces of an answer as they come, in turn with those of others."""
         started, learn = time.perf_counter(), asked.parameters.adapt and self.learning
         inline = learn and self.mode == "inline"
         try:
-            async for piece in self._turns.run(self._pieces(asked, prompt, inline)):
-                yield piece
+            async with aclosing(self._turns.run(self._pieces(asked, prompt, inline))) as pieces:
+                async for piece in pieces:
+                    yield piece
         except (ZottaError, MemoryError):
             self._proven = False
             raise

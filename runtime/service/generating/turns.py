@@ -6,7 +6,7 @@ The same thread adapts, so an answer never sees half an update.
 import asyncio
 import queue
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
@@ -37,7 +37,7 @@ class Turns:
     def busy(self) -> bool:
         return self._live > 0 or not self._waiting.empty()
 
-    async def run(self, pieces: Iterator[T]) -> AsyncIterator[T]:
+    async def run(self, pieces: Iterator[T]) -> AsyncGenerator[T]:
         """The pieces as they come; one that nobody waits for any more is dropped."""
         turn = _Turn(pieces)
         self._waiting.put(turn)

@@ -66,8 +66,18 @@ def parse(body: bytes, longest: int) -> GenerateRequest:
     stop = given.pop(_STOP, [])
     if identity is not None and not isinstance(identity, str):
         raise ServiceError(400, "id must be a text")
+    checked, stops = _text(text, longest), _stops(stop)
+    _check_unicode([checked, identity or "", *stops, *given])
     parameters = Parameters().replace(given)
-    return GenerateRequest(_text(text, longest), _file(image), _stops(stop), parameters, identity)
+    return GenerateRequest(checked, _file(image), stops, parameters, identity)
+
+
+def _check_unicode(texts: Iterable[str]) -> None:
+    r"""JSON can write half of a surrogate pair, \ud800, which nobody can read or send back."""
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError:
+        raise ServiceError(400, "the request holds half of a surrogate pair: no text") from None
 
 
 def _text(value: Any, longest: int) -> str:
@@ -122,7 +132,8 @@ def before(pieces: Iterable[str], stops: tuple[str, ...]) -> Iterator[str]:
 
 def _beginning(text: str, stop: str) -> int:
     """How many characters at the end of `text` may be the first ones of `stop`."""
-    return next((size for size in range(len(stop) - 1, 0, -1) if text.endswith(stop[:size])), 0)
+    longest = min(len(stop) - 1, len(text))  # a stop of megabytes costs no more than the text
+    return next((size for size in range(longest, 0, -1) if text.endswith(stop[:size])), 0)
 
 
 def respond(model: str, request: GenerateRequest, text: str) -> dict[str, Any]:

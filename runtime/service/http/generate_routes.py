@@ -1,10 +1,11 @@
 """Routes that generate text: all at once, or as server-sent events."""
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from functools import partial
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from zotta_edge.errors import NotFiniteError, ZottaError
@@ -29,7 +30,12 @@ class GenerateRoutes:
         body = await self._intake.body(request)
         with self._intake.place():
             asked, prompt = await self._asked(body)
-            text = "".join([piece async for piece in self._answer(asked, prompt)])
+            text = ""
+            async with aclosing(self._answer(asked, prompt)) as pieces:
+                async for piece in pieces:
+                    text += piece
+                    if await request.is_disconnected():  # nobody waits: make room
+                        raise ClientDisconnect
         return JSONResponse(protocol.respond(self._service.name, asked, text))
 
     async def generate_stream(self, request: Request) -> Response:
@@ -68,10 +74,11 @@ class GenerateRoutes:
         _, image = await self._service.in_thread(partial(decoded, file, vision.preprocessing))
         return image
 
-    async def _answer(self, asked: protocol.GenerateRequest, prompt: Prompt) -> AsyncIterator[str]:
+    async def _answer(self, asked: protocol.GenerateRequest, prompt: Prompt) -> AsyncGenerator[str]:
         try:
-            async for piece in self._service.answer(asked, prompt):
-                yield piece
+            async with aclosing(self._service.answer(asked, prompt)) as pieces:
+                async for piece in pieces:
+                    yield piece
         except NotFiniteError as error:
             raise ServiceError(422, f"{error}: it was not learned from") from None
         except ZottaError as error:  # the prompt was fine: it has been checked

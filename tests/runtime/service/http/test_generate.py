@@ -1,7 +1,9 @@
 """A real service of the embedded vision-language model, asked over HTTP."""
 
 import base64
+import http.client
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -116,8 +118,6 @@ def test_other_models_and_paths_are_not_there(server: Server) -> None:
 
 
 def test_a_client_that_goes_away_leaves_its_place(server: Server) -> None:
-    import http.client
-
     body = json.dumps({"text_input": "a" * 20, "max_tokens": 60}).encode()
     for _ in range(3):
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
@@ -126,6 +126,23 @@ def test_a_client_that_goes_away_leaves_its_place(server: Server) -> None:
         connection.close()
     assert _generate(server, text_input="what?").status == 200
     assert server.get("/v2/health/ready")["ready"]
+
+
+def _refused(server: Server) -> float:
+    """How often `generate` has answered 400."""
+    sample = r'^zotta_requests_total{code="400",endpoint="generate"} (\S+)$'
+    found = re.search(sample, server.request("GET", "/metrics").body.decode(), re.MULTILINE)
+    return float(found[1]) if found else 0.0
+
+
+def test_an_answer_that_nobody_waits_for_is_given_up(server: Server) -> None:
+    body = json.dumps({"text_input": "a" * 20, "max_tokens": 90}).encode()
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    answered, refused = server.get(f"{MODEL}/adaptation")["answered"], _refused(server)
+    connection.request("POST", f"{MODEL}/generate", body)
+    connection.close()
+    served.until(lambda: _refused(server), lambda seen: seen > refused)
+    assert server.get(f"{MODEL}/adaptation")["answered"] == answered
 
 
 def test_the_dashboard_finds_what_a_classifier_tells(server: Server) -> None:

@@ -45,6 +45,10 @@ def test_an_image_is_a_file_in_base64(wrapped: Any) -> None:
         ({"text_input": "a", "stop": ["x"] * 6}, 400, "at most 5"),
         ({"text_input": "a", "parameters": []}, 400, "parameters"),
         ({"text_input": "a", "id": 3}, 400, "id"),
+        ({"text_input": "a\ud800"}, 400, "surrogate"),
+        ({"text_input": "a", "id": "\udc00"}, 400, "surrogate"),
+        ({"text_input": "a", "stop": ["\ud800"]}, 400, "surrogate"),
+        ({"text_input": "a", "\ud800": 1}, 400, "surrogate"),
     ],
 )
 def test_bad_requests_are_refused_in_one_line(request_: Any, status: int, why: str) -> None:
@@ -73,3 +77,8 @@ def test_a_text_ends_before_the_first_stop_however_it_is_cut(
     assert whole.startswith(told)
     assert not any(stop in told for stop in stops)
     assert told == whole or any(whole.startswith(told + stop) for stop in stops)
+
+
+def test_a_stop_of_megabytes_costs_no_more_than_the_text() -> None:
+    """Its beginnings were all compared, each with a copy: hours of the one thread that answers."""
+    assert "".join(before(["x"] * 50, ("x" * 10**7,))) == "x" * 50

@@ -1,0 +1,163 @@
+"""Streams on which adaptation may do harm: how many does the audit catch?
+
+    python benchmarks/trust/harmful.py --model rn26_int8.onnx --data cifar10_test.npz --rows 0:640
+
+Sorted by class; every image in a corruption of its own; prepared in the wrong way; every second
+batch poison, where only the honest ones are scored. Prints Markdown, a row a stream and method:
+accuracy of the source, of the method alone and of the method audited; how often the source was made
+to answer instead; and, where all images are scored, the estimate for the last 256 beside the truth.
+A stream is harmful when the method alone loses more than 3 points, and caught when the audit takes
+back at least half of that. The model must be calibrated with --prime.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from estimate import CLEAN, interval, names, read
+from numpy.typing import NDArray
+from study import Record
+
+from zotta_edge import AdaptiveModel
+from zotta_edge.corruptions import CORRUPTIONS, corrupt_batch
+from zotta_edge.errors import ZottaError
+from zotta_edge.format import Floats, ModelInfo
+from zotta_edge.presets import usual
+from zotta_edge.runtime.io.preprocessing import prepare
+from zotta_edge.runtime.settings import Settings
+from zotta_edge.runtime.watch.reliability import WINDOW
+
+BATCH = 16
+HARM = 3.0  # points
+POISON = -1  # the label of frames that nobody scores
+SORTED = (CLEAN, "gaussian_noise", "frost", "fog", "contrast", "elastic_transform")
+WAYS = ("imagenet", "half", "none", "raw")  # of normalising; the file's own is no harm
+HEAD = "| stream | method | source | alone | audited | holds | last | estimate |"
+Images = list[NDArray[np.uint8]]
+Labels = NDArray[np.int64]
+
+
+class Stream(NamedTuple):
+    name: str
+    batch: Floats
+    labels: Labels
+
+
+class Run(NamedTuple):
+    right: NDArray[np.bool_]  # of the honest images
+    holds: int
+    estimate: float | None
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = _arguments(argv)
+    record = Record("harmful streams")
+    plain = AdaptiveModel.load(args.model, method="none")
+    if plain.info.reliability is None:
+        raise ZottaError(f"{args.model} was not calibrated with --prime: nothing is audited")
+    images, labels = read(args, plain)
+    print(HEAD + "\n" + "| --- " * HEAD.count(" | ") + "| --- |")
+    for stream in _streams(plain.info, images, labels, np.random.default_rng(args.seed)):
+        if not any(kind in stream.name for kind in args.streams):
+            continue
+        try:
+            source = _run(args, stream, "none")
+        except ZottaError as error:
+            print(f"| {stream.name} | | refused: {error} |", flush=True)
+            record.saw("refused")
+            continue
+        for method in args.methods:
+            _compare(record, args, stream, method, source)
+    return record.close()
+
+
+def _compare(
+    record: Record, args: argparse.Namespace, stream: Stream, method: str, source: Run
+) -> None:
+    alone, audited = _run(args, stream, method, audit=0.0), _run(args, stream, method)
+    scores = [100 * float(run.right.mean()) for run in (source, alone, audited)]
+    whole = bool((stream.labels != POISON).all())
+    last = f"{100 * audited.right[-WINDOW:].mean():.1f}" if whole else "-"
+    shown = f"{audited.estimate:.1f}" if whole and audited.estimate is not None else "-"
+    figures = " | ".join(f"{score:.1f}" for score in scores)
+    row = [stream.name, method, figures, str(audited.holds), last, shown]
+    print(f"| {' | '.join(row)} |", flush=True)
+    lost, left = scores[0] - scores[1], scores[0] - scores[2]
+    if lost > HARM:
+        record.saw(f"{method} caught" if left < lost / 2 else f"{method} not caught")
+    else:
+        record.saw(f"{method} held without harm" if audited.holds else f"{method} harmless")
+
+
+def _run(args: argparse.Namespace, stream: Stream, method: str, **settings: float) -> Run:
+    chosen = Settings().replace(settings)
+    model = AdaptiveModel.load(args.model, chosen, method, threads=args.threads)
+    parts = [slice(at, at + BATCH) for at in range(0, len(stream.labels), BATCH)]
+    answers = np.concatenate([model.predict(stream.batch[part]).labels for part in parts])
+    honest, status = stream.labels != POISON, model.status()
+    said = status["accuracy"]
+    estimate = None if said is None else 100 * float(said["accuracy"])
+    return Run((answers == stream.labels)[honest], status["holds"], estimate)
+
+
+def _streams(
+    info: ModelInfo, images: Images, labels: Labels, rng: np.random.Generator
+) -> Iterator[Stream]:
+    p, order = info.preprocessing, np.argsort(labels, kind="stable")
+    for kind in SORTED:
+        seen = images if kind == CLEAN else corrupt_batch(images, kind, 5)
+        yield Stream(f"sorted, {kind}", prepare([seen[at] for at in order], p), labels[order])
+    yield Stream("mixed", prepare(_mixed(images, rng), p), labels)
+    for name, way in usual(p).items():
+        if name.split()[0] in WAYS and (way.mean, way.std, way.order) != (p.mean, p.std, p.order):
+            yield Stream(f"prepared as {name}", prepare(images, way), labels)
+    clean = prepare(images, p)
+    shape = (len(images), *images[0].shape)
+    one = clean[labels == np.bincount(labels).argmax()]
+    poisons = {
+        "black": prepare(list(np.zeros(shape, np.uint8)), p),
+        "noise": prepare(list(rng.integers(0, 256, shape, dtype=np.uint8)), p),
+        "one class": one[rng.integers(0, len(one), len(clean))],
+    }
+    for name, poison in poisons.items():
+        yield _in_turns(f"poison, {name}", clean, labels, poison)
+
+
+def _mixed(images: Images, rng: np.random.Generator) -> Images:
+    """Every image in a corruption of its own."""
+    mixed, kinds = list(images), rng.integers(0, len(CORRUPTIONS), len(images))
+    for number, name in enumerate(CORRUPTIONS):
+        rows = np.flatnonzero(kinds == number)
+        shown = corrupt_batch([images[at] for at in rows], name, 5)
+        for row, image in zip(rows, shown, strict=True):
+            mixed[row] = image
+    return mixed
+
+
+def _in_turns(name: str, clean: Floats, labels: Labels, poison: Floats) -> Stream:
+    """A batch of poison, an honest one, and so on."""
+    parts = [slice(at, at + BATCH) for at in range(0, len(labels), BATCH)]
+    frames = [half[part] for part in parts for half in (poison, clean)]
+    truth = [half[part] for part in parts for half in (np.full_like(labels, POISON), labels)]
+    return Stream(name, np.concatenate(frames), np.concatenate(truth))
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--labels", type=Path)
+    parser.add_argument("--rows", type=interval, default=(0, 640), help="first:last image")
+    parser.add_argument("--methods", type=names, default=["primed", "neo"])
+    kinds = ["sorted", "mixed", "prepared", "poison"]
+    parser.add_argument("--streams", type=names, default=kinds, help="default: all four kinds")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0)
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
