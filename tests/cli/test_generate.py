@@ -66,6 +66,26 @@ def test_bad_input(
     assert reason in line
 
 
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"prompt": "c"}, "q.jsonl:2: the question has no answer"),
+        ({"prompt": "c", "answer": "d", "image": "gone.png"}, "q.jsonl:2: there is no image"),
+        ({"answer": "d"}, 'q.jsonl:2: expected an object with "prompt"'),
+    ],
+)
+def test_questions_are_refused_before_the_first_is_answered(
+    path: Path, tmp_path: Path, row: object, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"prompt": "a b", "answer": "b"}, row]
+    (tmp_path / "q.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    command = ["generate", "--model", str(path), "--jsonl", str(tmp_path / "q.jsonl"), "--answers"]
+    assert main([*command, "--output", str(tmp_path / "out.jsonl")]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert reason in line
+    assert not (tmp_path / "out.jsonl").exists()
+
+
 def test_unknown_tokenizers(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "t.json").write_text("{}")
     command = ["generate", "--model", str(path), "--prompt", "a", "--tokenizer"]

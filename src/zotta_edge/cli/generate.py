@@ -143,8 +143,6 @@ def _score(done: list[dict[str, Any]]) -> str:
 
 def _is_right(row: dict[str, Any], reply: str) -> bool:
     """Whether one of the accepted answers stands in the reply, as whole words."""
-    if "answer" not in row:
-        raise ZottaError(f"--answers: the question {row['prompt']!r} has no answer")
     accepted = row["answer"] if isinstance(row["answer"], list) else [row["answer"]]
     words = f" {_words(reply)} "
     return any(f" {_words(str(answer))} " in words for answer in accepted)
@@ -180,19 +178,26 @@ def _rows(args: argparse.Namespace) -> list[dict[str, Any]]:
         lines = args.jsonl.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ZottaError(f"cannot read {args.jsonl}: {error}") from error
-    rows = [_row(line, f"{args.jsonl}:{n}") for n, line in enumerate(lines, 1) if line.strip()]
+    named = {f"{args.jsonl}:{n}": line for n, line in enumerate(lines, 1) if line.strip()}
+    rows = [_row(line, place, args) for place, line in named.items()]
     if not rows:
         raise ZottaError(f"{args.jsonl} holds no questions")
     return rows[: args.limit]
 
 
-def _row(line: str, place: str) -> dict[str, Any]:
+def _row(line: str, place: str, args: argparse.Namespace) -> dict[str, Any]:
+    """One question, refused before the first one is answered."""
     try:
         row = json.loads(line)
     except ValueError as error:
         raise ZottaError(f"{place} is no JSON: {error}") from error
     if not isinstance(row, dict) or not isinstance(row.get("prompt"), str):
         raise ZottaError(f'{place}: expected an object with "prompt"')
+    if args.answers and "answer" not in row:
+        raise ZottaError(f"{place}: the question has no answer, which --answers needs")
+    image = row.get("image")
+    if image and not (isinstance(image, str) and (args.jsonl.parent / image).is_file()):
+        raise ZottaError(f"{place}: there is no image {image!r} beside the file")
     return row
 
 
