@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from zotta_edge.decoder_format import PROMPT_PLACE, Prompting
+from zotta_edge.decoder_format import IMAGE_PLACE, PROMPT_PLACE, Prompting
 from zotta_edge.errors import ZottaError
 from zotta_edge.models.decoder import Decoder, Rotary, Sizes
 
@@ -69,16 +69,23 @@ def read_prompting(folder: Path, module: nn.Module) -> tuple[Prompting, str | No
     json.loads(text)
     stop = tuple(sorted({*stop, *(x for x in [tokenizer.eos_token_id] if x is not None)}))
     pad = tokenizer.pad_token_id
-    return Prompting(_template(tokenizer), stop, pad if pad is not None else 0), text
+    template = _template(tokenizer, getattr(module.config, "image_token_id", None))
+    return Prompting(template, stop, pad if pad is not None else 0), text
 
 
-def _template(tokenizer: Any) -> str:
-    """What the chat template puts around one question."""
+def _template(tokenizer: Any, image_token: int | None) -> str:
+    """What the chat template puts around one question, and its image where the model sees."""
+    alone = PROMPT_PLACE if image_token is None else IMAGE_PLACE + PROMPT_PLACE
     if not tokenizer.chat_template:
-        return PROMPT_PLACE
-    chat = [{"role": "user", "content": _MARK}]
+        return alone
+    parts = [{"type": "image"}, {"type": "text", "text": _MARK}]
+    chat = [{"role": "user", "content": _MARK if image_token is None else parts}]
     text = str(tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))
-    return text.replace(_MARK, PROMPT_PLACE) if text.count(_MARK) == 1 else PROMPT_PLACE
+    text = text.replace(_MARK, PROMPT_PLACE)
+    if image_token is not None:
+        text = text.replace(tokenizer.convert_ids_to_tokens(image_token), IMAGE_PLACE)
+    places = (PROMPT_PLACE,) if image_token is None else (IMAGE_PLACE, PROMPT_PLACE)
+    return text if all(text.count(place) == 1 for place in places) else alone
 
 
 def _check_family(config: Any) -> None:

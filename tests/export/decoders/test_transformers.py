@@ -1,5 +1,6 @@
 """Exported decoders against `transformers`: logits and greedy tokens, cached, batched, padded."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tiny_decoders import TOKENIZER
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -17,12 +19,15 @@ from transformers import (
 )
 
 from zotta_edge.decoder_format import Vision
+from zotta_edge.errors import ZottaError
 from zotta_edge.export.decoders.from_torch import decoder_of
 from zotta_edge.export.decoders.pipeline import DecoderOptions, export_decoder, vision_path
+from zotta_edge.export.decoders.sources import export_any_decoder
 from zotta_edge.export.decoders.vision import Eyes, vision_graph
 from zotta_edge.format import Preprocessing
 from zotta_edge.runtime.generate.engine import DecoderEngine, Tokens
 from zotta_edge.runtime.generate.generation import complete, steps
+from zotta_edge.runtime.generate.model import AdaptiveDecoder, Question
 from zotta_edge.runtime.generate.prompts import Batch, Prompt
 from zotta_edge.sessions import open_session
 
@@ -164,6 +169,12 @@ def test_many_scales_see_one_prompt(pair: Any) -> None:
 
 
 IMAGE, START = 90, 91
+CHAT = (  # as Qwen2.5-VL's, in short
+    "{% for message in messages %}w5 {% if message['content'] is string %}"
+    "{{ message['content'] }}{% else %}{% for part in message['content'] %}"
+    "{% if part['type'] == 'image' %}<|vision_start|><|image_pad|><|vision_end|>"
+    "{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %} w6{% endfor %}"
+)
 
 
 def seeing() -> Any:
@@ -290,3 +301,33 @@ def test_seeing_greedy_tokens(sight: Sight, count: int) -> None:
     assert [list(each.tokens) for each in got] == answer.tolist()
     blind = complete(steps(sight.engine, sight.batch(count, dark=True), limit=8), count, ())
     assert blind != got
+
+
+def test_a_folder_that_sees_is_shown_images(sight: Sight, tmp_path: Path) -> None:
+    """The chat template says where an image stands; the answer follows from what is shown."""
+    sight.module.save_pretrained(tmp_path / "folder")
+    names = {IMAGE: "<|image_pad|>", START: "<|vision_start|>", 92: "<|vision_end|>"}
+    words = {names.get(place, f"w{place}"): place for place in range(VOCABULARY)}
+    added = [
+        {"id": place, "content": name, "special": True, "single_word": False, "lstrip": False,
+         "rstrip": False, "normalized": False}
+        for place, name in names.items()
+    ]  # fmt: skip
+    model = {"type": "WordLevel", "vocab": words, "unk_token": "w0"}
+    tokenizer = TOKENIZER | {"added_tokens": added, "model": model}
+    (tmp_path / "folder" / "tokenizer.json").write_text(json.dumps(tokenizer))
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": CHAT}
+    (tmp_path / "folder" / "tokenizer_config.json").write_text(json.dumps(settings))
+    path = tmp_path / "vlm.onnx"
+    export_any_decoder(str(tmp_path / "folder"), path, DecoderOptions("fp32"), (24, 40))
+    seeing = AdaptiveDecoder.load(path, threads=1)
+    picture = np.random.default_rng(0).integers(0, 255, (30, 30, 3), dtype=np.uint8)
+    prompt = seeing.prompt(Question("w7 w8", picture))
+    tokens = sight.engine.info.vision.tokens if sight.engine.info.vision else 0
+    assert prompt.ids == (5, START, *(IMAGE,) * tokens, 92, 7, 8, 6)
+    assert prompt.image_rows is not None
+    assert len(prompt.image_rows) == tokens
+    with pytest.raises(ZottaError, match="multiples of 8"):
+        export_any_decoder(str(tmp_path / "folder"), path, DecoderOptions("fp32"), (23, 40))
+    with pytest.raises(ZottaError, match="expected uint8 images"):
+        seeing.prompt(Question("w7", np.zeros((3, 23, 40), np.float32)))
