@@ -1,5 +1,6 @@
 """Which image filter a stream needs: the one whose features are most like the source's."""
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -22,7 +23,9 @@ class FilterChoice:
 
     Their loss is the paper's in kind, with the source's affines: entropy of the answers times the
     distance from the source of the mean features (all layers) and of the mean embedding, in units
-    of the source's spread. A product of the three needs no weights.
+    of the source's spread. A product of the three needs no weights. Where the log of a filter's
+    loss, against that without, was predicted as well, filters that promise nothing are not tried,
+    and prediction and trial have a vote each: the geometric mean of both decides.
     """
 
     def __init__(
@@ -66,7 +69,11 @@ class FilterChoice:
     def reserve(self) -> float:
         """Passes to save for the next trial; a stream's first one may be paid for later."""
         free = self.before_first_trial or self.settled
-        return 0.0 if free else self._settings.filter_trial * len(self._tried)
+        return 0.0 if free else self._settings.filter_trial * len(self._candidates(None))
+
+    def hopeful(self, expected: Mapping[str, float]) -> bool:
+        """Whether any filter is worth a trial, by what was predicted of it."""
+        return min(expected.values()) < self._settings.filter_hope
 
     def apply(self, images: Floats) -> Floats:
         return self._filters(self.name, images)
@@ -75,23 +82,41 @@ class FilterChoice:
         """Whether the filter has as much to do as when it was chosen: else the stream changed."""
         return self.name == AS_IS or self._watch.as_at_first(images, filtered)
 
-    def try_on(self, images: Floats, answer: Callable[[Floats], Outputs]) -> bool:
-        """Have the newest images answered through every filter; whether another one is better."""
+    def try_on(
+        self,
+        images: Floats,
+        answer: Callable[[Floats], Outputs],
+        expected: Mapping[str, float] | None = None,
+    ) -> bool:
+        """Have the newest images answered through the filters; whether another one is better.
+
+        `expected` is the predicted log of each filter's loss against that without.
+        """
         trial, before = self._settings.filter_trial, self.name
         few = images[-(trial - self._samples) :]  # the first may be of the stream before
-        for name, mean in self._tried.items():
-            outputs = answer(self._filters(name, few))
+        for name in self._candidates(expected):
+            mean, outputs = self._tried[name], answer(self._filters(name, few))
             features = np.c_[pooled(outputs), outputs.embedding]
             mean.add(np.c_[(features - self._mean) / self._std, entropies(outputs.logits)])
         self._samples = (self._samples + len(few)) % trial
         if not self.trying:
-            self._choose()
+            self._choose(expected)
         return self.name != before
 
-    def _choose(self) -> None:
-        tried = {name: mean for name, mean in self._tried.items() if mean.samples}
-        losses = {name: self._loss(mean.mean) for name, mean in tried.items()}
+    def _candidates(self, expected: Mapping[str, float] | None) -> list[str]:
+        """Those of the stream's first trial, which is for all that may help."""
+        if not self.before_first_trial:
+            return [name for name, mean in self._tried.items() if mean.samples]
+        hope = dict.fromkeys(self._tried, -math.inf) | dict(expected or {})
+        return [name for name in self._tried if hope[name] < self._settings.filter_hope]
+
+    def _choose(self, expected: Mapping[str, float] | None) -> None:
+        losses = {name: self._loss(self._tried[name].mean) for name in self._candidates(None)}
         gain, keep = self._settings.filter_gain, self._settings.filter_keep
+        if expected is not None:
+            predicted = {name: losses[AS_IS] * math.exp(expected.get(name, 0.0)) for name in losses}
+            losses = {name: math.sqrt(losses[name] * predicted[name]) for name in losses}
+            gain, keep = self._settings.vote_gain, self._settings.vote_keep
         required = dict.fromkeys(losses, gain) | {self.name: keep} | {AS_IS: 1.0}
         best = min(losses, key=lambda name: losses[name] / required[name])
         if best != self.name:

@@ -122,6 +122,8 @@ class OwnLens:
             return False
         if self._same.images < self._settings.trial_images:
             return False
+        if choice.before_first_trial and not choice.hopeful(self._expected):
+            return False
         drifted = self.watch.drift.significant or self.filter != AS_IS
         if not drifted or unevenness > self._settings.filter_unevenness:
             return False
@@ -133,8 +135,13 @@ class OwnLens:
         if not len(novel):
             return False
         before = self.filter
-        self._choice.try_on(novel, self._source_answer)
+        self._choice.try_on(novel, self._source_answer, self._expected)
         return self.filter != before
+
+    @property
+    def _expected(self) -> dict[str, float]:
+        """Log gain of each filter, by the signatures of the stream's images together."""
+        return dict(zip(self._names[1:], self._same.common.gains.tolist(), strict=True))
 
     def _source_answer(self, images: Floats) -> Outputs:
         self._budget.spend(len(images))
@@ -176,7 +183,7 @@ class OwnLens:
             answer=lambda theta: batch(self._own.thetas(theta, moves)),
             weights=weights,
             begins_anew=begins_anew,
-            explained=self._own.explained(need, moves),
+            explained=moves.explained,
             deltas=need.deltas,
         )
 

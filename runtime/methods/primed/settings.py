@@ -33,6 +33,17 @@ class FilterSettings(DriftSettings):
         low=0,
         high=1,
     )
+    filter_hope: float = option(
+        0.2, "filters whose predicted log loss, against that without, is higher are not tried"
+    )
+    vote_gain: float = option(
+        0.82,
+        "where the loss was predicted, too: a filter is taken when the mean of both is below this "
+        "share of the loss without...",
+        low=0,
+        high=1,
+    )
+    vote_keep: float = option(0.9, "...and dropped when it is above this share", low=0, high=1)
     filter_unevenness: float = option(
         0.1,
         "no filter is tried while the mix of classes is more uneven: a few are no evidence",

@@ -23,7 +23,7 @@ _HOT = np.float32(2)  # what stands for a filter
 class Need(NamedTuple):
     """What single images need taken back, one row each."""
 
-    offsets: Floats  # r, of the features from the first chosen layer on, [n, D]
+    coordinates: Floats  # z; r, of the features from the first chosen layer on, is z C, [n, rank]
     deltas: Floats  # of the embedding, [n, E]
 
 
@@ -41,6 +41,7 @@ class Maps:
         stem = Source.of(calibration, last=first)
         self._mean = stem.mean.astype(np.float32)
         self._unit = floored(stem.std).astype(np.float32) if first else self._mean
+        self._lengths = stored.outward @ stored.outward.T  # of z C, from z
 
     def products(self, measures: Floats) -> Floats:
         """q: the measures, their products, and 1."""
@@ -68,10 +69,9 @@ class Maps:
         times as much is nothing.
         """
         z = u @ self.stored.inward
-        offsets = z @ self.stored.outward
-        length = np.square(offsets).sum(axis=1, keepdims=True)
+        length = ((z @ self._lengths) * z).sum(axis=1, keepdims=True)
         own = np.maximum(0, 1 - np.float32(least * self.stored.energy) / np.maximum(length, 1e-12))
-        return Need(own * offsets, own * (z @ self.stored.deltas))
+        return Need(own * z, own * (z @ self.stored.deltas))
 
 
 def best_filters(gains: Floats, margin: float) -> NDArray[np.intp]:
