@@ -21,8 +21,8 @@ from zotta_edge.runtime.engine.engine import Engine
 from zotta_edge.runtime.engine.model_info import read_info
 from zotta_edge.signatures import Signatures
 
-IMAGES = 320  # of the source
-COPIES, OF_SMALL = 3, 8  # of each; images up to 64 pixels a side are cheap, and get more
+IMAGES = 480  # of the source, at most
+COPIES, OF_SMALL = 4, 12  # of each; images up to 64 pixels a side are cheap, and get more
 SMALL = 64
 SHARE = 0.09  # of the file's size, at most
 BYTES = 4 / 3  # a byte in base64

@@ -23,7 +23,7 @@ from zotta_edge.signatures import Signatures
 RANK, LEAST_RANK = 32, 4  # of the predicted moves, as the file's size allows
 CLEAN = 3.0  # weight of an image as it is among copies
 GAIN_LIMITS = (-3.0, 2.0)  # of a filter's log gain
-GAIN_PENALTY, MOVE_PENALTY = 100.0, 100.0
+GAIN_PENALTY, MOVE_PENALTY = 100.0, 1000.0
 DELTA_PENALTY = 0.3  # of the coordinates' mean square
 _LEAST_SPREAD = 1e-3  # of a measure
 

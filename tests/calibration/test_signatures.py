@@ -52,7 +52,7 @@ def test_bytes_in_a_matrix_cost_nothing(stored: Signatures) -> None:
 
 def test_the_file_says_what_was_fitted(signed_digits: Path, stored: Signatures) -> None:
     assert stored.filters == ("smooth", "median", "sharpen", "contrast")
-    assert (stored.images, stored.copies) == (signed.IMAGES, 8)
+    assert (stored.images, stored.copies) == (signed.IMAGES, 12)
     assert stored.energy > 0
     info = read_info(signed_digits)
     assert from_metadata(to_metadata(info)).signatures is not None

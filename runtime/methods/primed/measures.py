@@ -12,10 +12,11 @@ from zotta_edge.format import Floats, Preprocessing
 _TINY = np.float32(1e-4)  # of a pixel's range: less is not seen
 _FLAT = 0.004  # one level of 256
 _LARGE = 64  # pixels a side: larger images have a fourth scale, and larger tiles
-_BAND = 16  # rows: of larger images every other band of so many is looked at
+_BAND = 16  # rows: of larger images only bands of so many are looked at...
+_APART = 64  # ...one in so many rows, which is enough to tell degradations apart
+_LEAST = 3  # ...and at least so many
 _BINS = 64  # of the levels' histogram
 _AT_ONCE = 32_768  # pixels: small images are measured together, large ones fit the cache
-_ALL = (1, 2, 3)  # band, row, column
 
 
 class Measures:
@@ -29,8 +30,10 @@ class Measures:
     def __init__(self, p: Preprocessing) -> None:
         self._last = p.layout == "NHWC"
         self._mean, self._std = (np.array(v, np.float32) for v in (p.mean, p.std))
-        self._chunk = max(1, _AT_ONCE // (p.height * p.width))
         self._large = min(p.height, p.width) > _LARGE
+        self._bands_of = max(_LEAST, p.height // _APART)
+        rows = self._bands_of * _BAND if self._large else p.height
+        self._chunk = max(1, _AT_ONCE // (rows * p.width))
         sides = (p.height, p.width)
         blank = np.zeros((1, *((*sides, p.channels) if self._last else (p.channels, *sides))))
         self.count = self(blank.astype(np.float32)).shape[1]
@@ -53,10 +56,11 @@ class Measures:
         n, channels, height, width = images.shape
         if not self._large:
             return images[:, :, None]
-        count = height // (2 * _BAND)
-        whole = images[:, :, : count * 2 * _BAND]
-        bands: Floats = whole.reshape(n, channels, count, 2 * _BAND, width)[:, :, :, :_BAND]
-        return bands
+        period = height // self._bands_of
+        first = (period - _BAND) // 2
+        whole = images[:, :, : self._bands_of * period]
+        parts: Floats = whole.reshape(n, channels, self._bands_of, period, width)
+        return parts[:, :, :, first : first + _BAND]
 
 
 def _log(values: Floats) -> Floats:
@@ -64,21 +68,43 @@ def _log(values: Floats) -> Floats:
     return logarithm
 
 
+def _mean(values: Floats) -> Floats:
+    """Over all pixels of each image: three times as fast as NumPy's own."""
+    flat = values.reshape(len(values), -1)
+    return _dot(flat, np.ones(flat.shape[1], np.float32))
+
+
+def _square(values: Floats) -> Floats:
+    """The mean square."""
+    flat = values.reshape(len(values), -1)
+    return _dot(flat, flat)
+
+
+def _dot(one: Floats, other: Floats) -> Floats:
+    """Row by row, so that an image's measures do not depend on its batch."""
+    mean: Floats = np.vecdot(one, other) / np.float32(one.shape[1])
+    return mean
+
+
+def _std(values: Floats) -> Floats:
+    spread: Floats = np.sqrt(_square(values - _mean(values)[:, None, None, None]))
+    return spread
+
+
 def _share(where: NDArray[np.bool_]) -> Floats:
-    share: Floats = where.mean(axis=_ALL, dtype=np.float32)
-    return share
+    return np.array([np.count_nonzero(each) / each.size for each in where], np.float32)
 
 
 def _levels(grey: Floats) -> list[Floats]:
     """Brightness, contrast, what is black or white, and how many levels there are."""
-    mean = grey.mean(axis=_ALL)
+    mean = _mean(grey)
     counts = _histograms(grey)
     share = counts / grey[0].size
     entropy = -(share * np.log(share + 1e-9)).sum(axis=1)
     between = np.maximum.accumulate(counts > 0, axis=1)
     between &= np.maximum.accumulate(counts[:, ::-1] > 0, axis=1)[:, ::-1]
     taken = (counts > 0).sum(axis=1) / between.sum(axis=1)  # of the levels from darkest to lightest
-    spread = _log(grey.std(axis=_ALL))
+    spread = _log(_std(grey))
     return [mean, mean**2, spread, _share(grey < 0.02), _share(grey > 0.98), entropy, taken]
 
 
@@ -92,10 +118,10 @@ def _colours(pixels: Floats) -> list[Floats]:
     if len(pixels) != 3:
         return []
     red, green, blue = pixels
-    found = [_log(np.minimum(np.minimum(red, green), blue).mean(axis=_ALL))]
+    found = [_log(_mean(np.minimum(np.minimum(red, green), blue)))]
     for other in (red - green, blue - np.float32(0.5) * (red + green)):
-        steps = np.abs(other[..., 1:] - other[..., :-1]).mean(axis=_ALL)
-        found += [other.mean(axis=_ALL), _log(other.std(axis=_ALL)), _log(steps)]
+        steps = _mean(np.abs(other[..., 1:] - other[..., :-1]))
+        found += [_mean(other), _log(_std(other)), _log(steps)]
     return found
 
 
@@ -105,10 +131,10 @@ def _edges(grey: Floats, scales: tuple[int, ...]) -> list[Floats]:
     for scale in scales:
         across = np.abs(grey[:, :, ::scale, scale:] - grey[:, :, ::scale, :-scale])
         down = np.abs(grey[:, :, scale:, ::scale] - grey[:, :, :-scale, ::scale])
-        a, b = across.mean(axis=_ALL), down.mean(axis=_ALL)
+        a, b = _mean(across), _mean(down)
         found += [_log(a + b), np.abs(_log(a) - _log(b))]
         if scale == 1:
-            tails = _log(np.square(across).mean(axis=_ALL)) - 2 * _log(a)
+            tails = _log(_square(across)) - 2 * _log(a)
             found += [tails, _share(across < _FLAT), _share(down < _FLAT)]
     return found
 
@@ -120,15 +146,15 @@ def _noise(grey: Floats) -> list[Floats]:
     both = np.abs(bend[:, :, 2:] - 2 * bend[:, :, 1:-1] + bend[:, :, :-2])  # Immerkaer's noise
     low, high = np.minimum(left, right), np.maximum(left, right)
     out = np.maximum(np.maximum(low - middle, middle - high), 0)
-    far = out.mean(axis=_ALL)
-    energy = np.square(bend).mean(axis=_ALL) + _TINY**2
+    far = _mean(out)
+    energy = _square(bend) + _TINY**2
     neighbours = (
-        (bend[..., 1:] * bend[..., :-1]).mean(axis=_ALL) / energy,
-        (bend[..., 2:] * bend[..., :-2]).mean(axis=_ALL) / energy,
-        (bend[:, :, 1:] * bend[:, :, :-1]).mean(axis=_ALL) / energy,
+        _mean(bend[..., 1:] * bend[..., :-1]) / energy,
+        _mean(bend[..., 2:] * bend[..., :-2]) / energy,
+        _mean(bend[:, :, 1:] * bend[:, :, :-1]) / energy,
     )
-    tails = _log(np.square(out).mean(axis=_ALL)) - 2 * _log(far)
-    sizes = [_log(both.mean(axis=_ALL)), _log(np.abs(bend).mean(axis=_ALL)), _log(far)]
+    tails = _log(_square(out)) - 2 * _log(far)
+    sizes = [_log(_mean(both)), _log(_mean(np.abs(bend))), _log(far)]
     return [*sizes, tails, _share(out > 0.1), *neighbours]
 
 

@@ -208,3 +208,42 @@ def test_a_state_that_does_not_know_a_filter_yet_still_loads() -> None:
     assert new.trying
     new.try_on(stream[5:], outputs)
     assert new.name == "median"
+
+
+NOTHING = {"smooth": 0.5, "median": 0.5, "sharpen": 0.5, "contrast": 0.5}
+
+
+def test_what_promises_nothing_is_not_tried(choice: FilterChoice) -> None:
+    passes: list[int] = []
+
+    def answer(batch: Floats) -> Outputs:
+        passes.append(len(batch))
+        return outputs(batch)
+
+    expected = NOTHING | {"smooth": -0.3, "median": 0.1}
+    for seed in range(2):  # the second trial has the first one's candidates
+        choice.try_on(normalized(salted(images(64, seed))), answer, expected)
+        expected = NOTHING
+    assert passes == [TRIAL] * 2 * 3
+    assert choice.reserve == TRIAL * 3
+
+
+def test_hope_is_a_filter_that_promises_something(choice: FilterChoice) -> None:
+    assert not choice.hopeful(NOTHING)
+    assert choice.hopeful(NOTHING | {"median": -0.3})
+
+
+@pytest.mark.parametrize("promise", [-0.3, 0.0])
+def test_prediction_and_trial_agree_on_the_median(choice: FilterChoice, promise: float) -> None:
+    expected = NOTHING | {"median": promise, "smooth": promise}
+    choice.try_on(normalized(salted(images(64))), outputs, expected)
+    assert choice.name == "median"
+
+
+def test_a_trial_alone_does_not_outvote_a_prediction(choice: FilterChoice) -> None:
+    """Haze asks for contrast; here the images' own signatures say that it would do much harm."""
+    expected = dict.fromkeys(NOTHING, 0.1)
+    choice.try_on(normalized(0.3 * images(64) + 0.6), outputs, expected)
+    assert choice.name == "contrast"
+    choice.try_on(normalized(0.3 * images(64) + 0.6), outputs, expected | {"contrast": 9.0})
+    assert choice.name != "contrast"
