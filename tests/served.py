@@ -163,7 +163,7 @@ def serving(*flags: str | Path, folder: Path | None = None, first: str = "") -> 
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
     try:
-        assert started.wait(60)
+        assert started.wait(300)  # a machine may be busy; one that failed has ended
         address = re.search(r"http://\S+:(\d+)", "".join(lines))
         assert address, lines
         yield Server(process, int(address[1]), reader, lines)

@@ -30,15 +30,15 @@ class ClassMix:
         answers = np.exp(log_softmax(logits))
         self._answers.add(np.c_[answers, np.square(answers).sum(axis=1)], weights)
 
-    def noise(self, running: RunningMean, missing: float) -> float:
+    def noise(self, running: RunningMean) -> Callable[[float], float]:
         """Variance of a running mean less the source's, in units of one sample's variance.
 
-        `missing` is the share of the source's spread that the stream does not show. Where that is
-        for want of content, its mean may be off by as much.
+        It is a function of the share of the source's spread that the stream does not show. Where
+        that is for want of content, its mean may be off by as much.
         """
-        sampling = running.variance + 1 / self._source_samples
-        content = self._settings.content_weight * missing * self.one_sidedness
-        return sampling + self.unevenness + content
+        known = running.variance + 1 / self._source_samples + self.unevenness
+        weight, one_sidedness = self._settings.content_weight, self.one_sidedness
+        return lambda missing: known + weight * missing * one_sidedness
 
     @property
     def one_sidedness(self) -> float:

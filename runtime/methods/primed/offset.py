@@ -1,6 +1,6 @@
 """How far a stream's features are off the source's, less what its samples and content explain."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,9 @@ class Offset:
     def __init__(
         self, variance: Doubles, ends: NDArray[np.intp], mix: ClassMix, settings: PrimedSettings
     ) -> None:
-        self._variance, self._ends, self._mix = variance, ends, mix
+        self._variance, self._mix = variance, mix
+        self._starts = np.concatenate([[0], ends[:-1]])
+        self._layers = [slice(*span) for span in zip(self._starts, ends, strict=True)]
         self._least = max(settings.drift_minimum, 2)  # one has no spread
         self._running = RunningMean(settings.window, len(variance))
         self._lengths = RunningMean(settings.window, len(ends))
@@ -38,8 +40,7 @@ class Offset:
         self._lengths.reset()
 
     def add(self, offsets: Floats, weights: Doubles) -> None:
-        starts = np.r_[0, self._ends[:-1]]
-        lengths = np.add.reduceat(np.square(offsets), starts, axis=1)
+        lengths = np.add.reduceat(np.square(offsets), self._starts, axis=1)
         self._running.add(offsets, weights)
         self._lengths.add(lengths, weights)
 
@@ -47,15 +48,15 @@ class Offset:
         """The mean, each layer's shrunk by the share of it that samples and content explain."""
         if self._running.weight < self._least:  # a few scenes are no world
             return np.zeros_like(self._variance)
-        inner = self._ends[:-1]
-        means, variances = np.split(self._running.mean, inner), np.split(self._variance, inner)
-        parts = zip(means, variances, self._lengths.mean, strict=True)
-        return np.concatenate([self._shrunk(*part) for part in parts])
+        noise, lengths = self._mix.noise(self._running), self._lengths.mean
+        parts = [self._shrunk(*each, noise) for each in zip(self._layers, lengths, strict=True)]
+        return np.concatenate(parts)
 
-    def _shrunk(self, mean: Doubles, variance: Doubles, length: float) -> Doubles:
+    def _shrunk(self, layer: slice, length: float, noise: Callable[[float], float]) -> Doubles:
+        mean, variance = self._running.mean[layer], self._variance[layer]
         spread = (length - float(mean @ mean)) / (1 - self._running.variance)
-        missing = float(np.clip(1 - spread / variance.sum(), 0, 1))
-        return shrunk(mean, self._mix.noise(self._running, missing) * variance)
+        missing = min(max(1 - spread / float(variance.sum()), 0.0), 1.0)
+        return shrunk(mean, noise(missing) * variance)
 
     def state(self) -> dict[str, NDArray[Any]]:
         return self._running.state() | states.states_of(self._parts())

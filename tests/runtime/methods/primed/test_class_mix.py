@@ -35,8 +35,8 @@ def test_noise_is_sampling_and_the_mix() -> None:
     running = RunningMean(64, 3)
     running.add(np.zeros((16, 3), np.float32))
     even, uneven = mix_of(np.arange(200) % CLASSES, 20.0), mix_of(np.zeros(200, int), 20.0)
-    assert even.noise(running, 0.0) == pytest.approx(1 / 16 + 1 / 100)
-    assert uneven.noise(running, 0.0) == pytest.approx(1 / 16 + 1 / 100 + uneven.unevenness)
+    assert even.noise(running)(0.0) == pytest.approx(1 / 16 + 1 / 100)
+    assert uneven.noise(running)(0.0) == pytest.approx(1 / 16 + 1 / 100 + uneven.unevenness)
 
 
 def test_a_lack_of_spread_is_content_where_the_stem_has_not_drifted() -> None:
