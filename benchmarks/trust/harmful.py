@@ -6,13 +6,14 @@ Sorted by class; every image in a corruption of its own; prepared in the wrong w
 batch poison, where only the honest ones are scored. Prints Markdown, a row a stream and method:
 accuracy of the source, of the method alone and of the method audited; how often the source was made
 to answer instead; and, where all images are scored, the estimate for the last 256 beside the truth.
-A stream is harmful when the method alone loses more than 3 points, and caught when the audit takes
-back at least half of that. The model must be calibrated with --prime.
+A stream is harmful when the method alone loses more than 3 points, and caught when the audit makes
+the source answer. The model must be calibrated with --prime.
 """
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,7 +25,7 @@ from study import Record
 from zotta_edge import AdaptiveModel
 from zotta_edge.corruptions import CORRUPTIONS, corrupt_batch
 from zotta_edge.errors import ZottaError
-from zotta_edge.format import Floats, ModelInfo
+from zotta_edge.format import Floats, Preprocessing
 from zotta_edge.presets import usual
 from zotta_edge.runtime.io.preprocessing import prepare
 from zotta_edge.runtime.settings import Settings
@@ -38,6 +39,7 @@ WAYS = ("imagenet", "half", "none", "raw")  # of normalising; the file's own is 
 HEAD = "| stream | method | source | alone | audited | holds | last | estimate |"
 Images = list[NDArray[np.uint8]]
 Labels = NDArray[np.int64]
+Rng = np.random.Generator
 
 
 class Stream(NamedTuple):
@@ -60,9 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise ZottaError(f"{args.model} was not calibrated with --prime: nothing is audited")
     images, labels = read(args, plain)
     print(HEAD + "\n" + "| --- " * HEAD.count(" | ") + "| --- |")
-    for stream in _streams(plain.info, images, labels, np.random.default_rng(args.seed)):
-        if not any(kind in stream.name for kind in args.streams):
-            continue
+    p, rng = plain.info.preprocessing, np.random.default_rng(args.seed)
+    for stream in chain.from_iterable(KINDS[kind](p, images, labels, rng) for kind in args.streams):
         try:
             source = _run(args, stream, "none")
         except ZottaError as error:
@@ -85,11 +86,10 @@ def _compare(
     figures = " | ".join(f"{score:.1f}" for score in scores)
     row = [stream.name, method, figures, str(audited.holds), last, shown]
     print(f"| {' | '.join(row)} |", flush=True)
-    lost, left = scores[0] - scores[1], scores[0] - scores[2]
-    if lost > HARM:
-        record.saw(f"{method} caught" if left < lost / 2 else f"{method} not caught")
+    if scores[0] - scores[1] > HARM:
+        record.saw(f"{method} harmful and {'caught' if audited.holds else 'not caught'}")
     else:
-        record.saw(f"{method} held without harm" if audited.holds else f"{method} harmless")
+        record.saw(f"{method} harmless{', held all the same' if audited.holds else ''}")
 
 
 def _run(args: argparse.Namespace, stream: Stream, method: str, **settings: float) -> Run:
@@ -103,30 +103,14 @@ def _run(args: argparse.Namespace, stream: Stream, method: str, **settings: floa
     return Run((answers == stream.labels)[honest], status["holds"], estimate)
 
 
-def _streams(
-    info: ModelInfo, images: Images, labels: Labels, rng: np.random.Generator
-) -> Iterator[Stream]:
-    p, order = info.preprocessing, np.argsort(labels, kind="stable")
+def _sorted(p: Preprocessing, images: Images, labels: Labels, rng: Rng) -> Iterator[Stream]:
+    order = np.argsort(labels, kind="stable")
     for kind in SORTED:
         seen = images if kind == CLEAN else corrupt_batch(images, kind, 5)
         yield Stream(f"sorted, {kind}", prepare([seen[at] for at in order], p), labels[order])
-    yield Stream("mixed", prepare(_mixed(images, rng), p), labels)
-    for name, way in usual(p).items():
-        if name.split()[0] in WAYS and (way.mean, way.std, way.order) != (p.mean, p.std, p.order):
-            yield Stream(f"prepared as {name}", prepare(images, way), labels)
-    clean = prepare(images, p)
-    shape = (len(images), *images[0].shape)
-    one = clean[labels == np.bincount(labels).argmax()]
-    poisons = {
-        "black": prepare(list(np.zeros(shape, np.uint8)), p),
-        "noise": prepare(list(rng.integers(0, 256, shape, dtype=np.uint8)), p),
-        "one class": one[rng.integers(0, len(one), len(clean))],
-    }
-    for name, poison in poisons.items():
-        yield _in_turns(f"poison, {name}", clean, labels, poison)
 
 
-def _mixed(images: Images, rng: np.random.Generator) -> Images:
+def _mixed(p: Preprocessing, images: Images, labels: Labels, rng: Rng) -> Iterator[Stream]:
     """Every image in a corruption of its own."""
     mixed, kinds = list(images), rng.integers(0, len(CORRUPTIONS), len(images))
     for number, name in enumerate(CORRUPTIONS):
@@ -134,7 +118,33 @@ def _mixed(images: Images, rng: np.random.Generator) -> Images:
         shown = corrupt_batch([images[at] for at in rows], name, 5)
         for row, image in zip(rows, shown, strict=True):
             mixed[row] = image
-    return mixed
+    yield Stream("mixed", prepare(mixed, p), labels)
+
+
+def _prepared(p: Preprocessing, images: Images, labels: Labels, rng: Rng) -> Iterator[Stream]:
+    for name, way in usual(p).items():
+        if name.split()[0] in WAYS and (way.mean, way.std, way.order) != (p.mean, p.std, p.order):
+            yield Stream(f"prepared as {name}", prepare(images, way), labels)
+
+
+def _poisoned(p: Preprocessing, images: Images, labels: Labels, rng: Rng) -> Iterator[Stream]:
+    clean, shape = prepare(images, p), (len(images), *images[0].shape)
+    own = clean[labels == np.bincount(labels).argmax()]
+    poisons = {
+        "black": prepare(list(np.zeros(shape, np.uint8)), p),
+        "noise": prepare(list(rng.integers(0, 256, shape, dtype=np.uint8)), p),
+        "one class": own[rng.integers(0, len(own), len(clean))],
+    }
+    for name, poison in poisons.items():
+        yield _in_turns(f"poison, {name}", clean, labels, poison)
+
+
+KINDS: dict[str, Callable[[Preprocessing, Images, Labels, Rng], Iterator[Stream]]] = {
+    "sorted": _sorted,
+    "mixed": _mixed,
+    "prepared": _prepared,
+    "poison": _poisoned,
+}
 
 
 def _in_turns(name: str, clean: Floats, labels: Labels, poison: Floats) -> Stream:
@@ -152,8 +162,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--labels", type=Path)
     parser.add_argument("--rows", type=interval, default=(0, 640), help="first:last image")
     parser.add_argument("--methods", type=names, default=["primed", "neo"])
-    kinds = ["sorted", "mixed", "prepared", "poison"]
-    parser.add_argument("--streams", type=names, default=kinds, help="default: all four kinds")
+    parser.add_argument("--streams", type=names, default=[*KINDS], help="default: all kinds")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args(argv)

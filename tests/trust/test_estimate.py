@@ -12,7 +12,7 @@ from zotta_edge.models import embedded
 
 
 @pytest.mark.slow
-def test_the_study_prints_estimates_beside_the_truth(
+def test_the_studies_print_what_is_estimated_and_caught(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.syspath_prepend(Path(__file__).resolve().parents[2] / "benchmarks" / "trust")
@@ -25,3 +25,10 @@ def test_the_study_prints_estimates_beside_the_truth(
     printed = capsys.readouterr().out
     assert printed.count("| none, fog") == 2  # shuffled and sorted
     assert "neo: mean absolute error" in printed
+    few = ["--rows", "0:48", "--streams", "mixed,prepared,poison", "--methods", "neo"]
+    study = importlib.import_module("harmful")
+    assert study.main(["--model", str(model), "--data", str(embedded.STREAM), *few]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("| mixed | neo") == 1
+    assert printed.count("| poison, ") == 3
+    assert "| prepared as raw | | refused" in printed
