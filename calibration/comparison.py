@@ -33,14 +33,14 @@ def compare_methods(report: Report, source: Source, settings: Settings) -> Repor
     No labels are needed: an answer is right if it is the one that the clean image gets.
     """
     info = report.info
-    if info.outputs:  # no class scores: nothing tells which way regains more
-        return report
     samples = read_samples(
         source, info.preprocessing, settings.samples, settings.seed, strict=settings.strict
     )
     images = samples.prepared(info.preprocessing)
     moments = source_moments(report.model, info, images, settings.threads)
     measured = replace(report, info=replace(info, moments=moments))
+    if info.outputs:  # no class scores: nothing tells which way regains more
+        return measured
     methods = [*(["primed"] if info.prime else []), "moments"]
     gains = _gains(measured, samples.images[:IMAGES], methods, settings)
     return replace(report, info=replace(info, moments=replace(moments, gains=gains)))

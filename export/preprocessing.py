@@ -71,7 +71,8 @@ def found(
     if data is not None and len(data.images) >= _LEAST and not blind:
         say("the source does not say how its images are normalised: trying the usual ways")
         p, trial = find_preprocessing(session, assumed, data)
-        say(told(trial))
+        if not trial.certain:  # otherwise the summary tells
+            say(told(trial))
         return p, trial
     if assumed.channels == 1:
         raise ZottaError(

@@ -98,9 +98,9 @@ def test_norms_of_a_branch_stay_fixed(folder: Path) -> None:
     assert inputs == ["image", "stem.scale", "stem.shift", "body.scale", "body.shift"]
 
 
-def test_features_alone_adapt_it(folder: Path) -> None:
-    model = AdaptiveModel.load(folder / "out.onnx")
-    assert model.method == "primed"
+@pytest.mark.parametrize("method", ["primed", "moments"])
+def test_features_alone_adapt_it(folder: Path, method: str) -> None:
+    model = AdaptiveModel.load(folder / "out.onnx", method=method)
     dull, clean = scenes(48, 0.3), scenes(48)
     plain = model.unadapted()
     wanted = plain.predict(clean).outputs["boxes"]
@@ -111,6 +111,16 @@ def test_features_alone_adapt_it(folder: Path) -> None:
     assert result.adapted
     assert model.status()["guard"].get("collapses", 0) == 0
     assert np.square(after - wanted).mean() < 0.75 * np.square(before - wanted).mean()
+
+
+def test_moments_need_no_priming(folder: Path, tmp_path: Path) -> None:
+    out = str(tmp_path / "out.onnx")
+    flags = ["--precision", "fp32", "--preprocessing", "half"]
+    assert main(["export", str(folder / "net.onnx"), "-o", out, *flags]) == 0
+    flags = ["--samples", "48", "--layers", "0-1"]
+    assert main(["calibrate", out, "--source", str(folder / "source.npz"), *flags]) == 0
+    assert AdaptiveModel.load(out).method == "moments"
+    assert AdaptiveModel.load(folder / "out.onnx").method == "primed"
 
 
 @pytest.mark.parametrize("method", ["zotta", "t3a", "bn_adapt"])

@@ -28,7 +28,7 @@ METHODS: Mapping[str, str] = {  # name -> module.class in this package
 }
 
 
-FEATURES_ALONE = ("primed", "none")  # need no class scores
+FEATURES_ALONE = ("primed", "moments", "none")  # need no class scores
 
 
 def chosen_layers(
@@ -58,15 +58,16 @@ def default_method(info: ModelInfo, settings: MethodSettings) -> str:
     if info.prime is not None and settings.layers in (None, info.prime.layers):
         better = gains.get("moments", 0.0) > gains.get("primed", 0.0)
         return "moments" if better else "primed"
-    return "moments" if gains.get("moments", 0.0) > 0 else "zotta"
+    unscored = moments is not None and bool(info.outputs)  # nothing told what they regain
+    return "moments" if unscored or gains.get("moments", 0.0) > 0 else "zotta"
 
 
 def check_fits(method: str, info: ModelInfo) -> None:
     """Refuse a method that looks at class scores for a model that has none."""
     if info.outputs and method not in FEATURES_ALONE:
         raise ZottaError(
-            f"the model gives no class scores, which {method} looks at: prime it with `zotta-edge "
-            f"calibrate MODEL --source DIR --prime`, for --method {' or '.join(FEATURES_ALONE)}"
+            f"the model gives no class scores, which {method} looks at: run `zotta-edge "
+            f"calibrate MODEL --source DIR`, for --method {' or '.join(FEATURES_ALONE)}"
         )
 
 

@@ -54,6 +54,7 @@ class Moments:
     def __init__(self, engine: Engine, settings: MomentSettings, events: Events) -> None:
         info, calibration, source = engine.info, calibration_of(engine.info), moments_of(engine)
         self._engine, self._settings, self._events = engine, settings, events
+        self._scored = not info.outputs  # else there are no classes to watch
         self._passes = MomentPasses(engine)
         width = 2 * int(source.ends[-1])
         self._running = RunningMoments(width, info.classes, source.samples, settings)
@@ -82,14 +83,15 @@ class Moments:
             self._choice.reset()
             self._forget()
         known = self._publish()
-        return Answer(self._memory(outputs.logits, weights), adapted, known.drift)
+        logits = self._memory(outputs.logits, weights)
+        return Answer(logits, adapted, known.drift, others=outputs.others)
 
     def read(self, images: Floats) -> Answer:
         known = self._published  # taken once: a call beside this one may replace it
         begun = self._passes.begin(self._filters(known.filter, images))
         unseen = Share(1.0, np.zeros(len(images)), 0.0)
         outputs, _ = self._passes.finish(begun, known.running, unseen, known.noise)
-        return Answer(outputs.logits, False, known.drift)
+        return Answer(outputs.logits, False, known.drift, others=outputs.others)
 
     def _seen(self, images: Floats) -> tuple[Begun, Doubles]:
         """The batch through the right filter, and how new each of its images is."""
@@ -116,7 +118,7 @@ class Moments:
     def _trial_due(self) -> bool:
         choice, drift = self._choice, self._stream.drift
         drifted = drift.significant or choice.name != AS_IS
-        if not self._settings.filters or not drifted or choice.settled:
+        if not (self._scored and self._settings.filters) or not drifted or choice.settled:
             return False
         if self._running.unevenness > self._settings.filter_unevenness:
             return False
@@ -135,7 +137,7 @@ class Moments:
     def _answered(self, begun: Begun, weights: Doubles) -> tuple[Outputs, Floats]:
         """Answer, and once more where the answers are of fewer classes than was believed."""
         share = self._running.share_of(weights)
-        first = self._running.knows_no_answers
+        first = self._scored and self._running.knows_no_answers
         if first:  # misaligned answers would hide how few classes there are
             self._budget.spend((1 - self._passes.stem_share) * begun.images)
             source, _ = self._passes.finish(begun, self._running.mean, share, AT_SOURCE)

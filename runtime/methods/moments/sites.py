@@ -5,7 +5,7 @@ Needs the onnx package, so it is imported only where there is a graph to look at
 
 from onnx import NodeProto
 
-from zotta_edge.format import IMAGE, LOGITS, ModelInfo, Norm
+from zotta_edge.format import IMAGE, ModelInfo, Norm
 from zotta_edge.graph.index import Graph
 from zotta_edge.graph.shapes import Shape
 from zotta_edge.source_moments import Site
@@ -30,7 +30,7 @@ def find_sites(graph: Graph, info: ModelInfo, shapes: dict[str, Shape]) -> tuple
     sites = [_of_norm(graph, norm, shapes) for norm in info.norms]
     if all(norm.inserted for norm in info.norms):
         known = {site.tensor for site in sites}
-        tensors = (name for name in _convolved(graph) if name in shapes and name not in known)
+        tensors = (name for name in _convolved(graph, info) if name in shapes and name not in known)
         tensors = (name for name in tensors if not _is_coded(graph, name))
         sites += [_site(name, "map", shapes[name]) for name in tensors]
     places = {name: place for place, node in enumerate(graph.nodes) for name in node.output}
@@ -64,9 +64,9 @@ def _is_coded(graph: Graph, name: str) -> bool:
     return any(node.op_type == "QuantizeLinear" for node in graph.consumers[name])
 
 
-def _convolved(graph: Graph) -> list[str]:
-    """What the convolutions on the way from the image to the logits give, with their biases."""
-    way = graph.image_dependent(IMAGE) & graph.reaching([LOGITS])
+def _convolved(graph: Graph, info: ModelInfo) -> list[str]:
+    """What the convolutions on the way from the image to the answers give, with their biases."""
+    way = graph.image_dependent(IMAGE) & graph.reaching(info.answers)
     return [
         name
         for node in graph.nodes
