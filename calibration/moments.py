@@ -14,7 +14,7 @@ from zotta_edge.graph.shapes import ShapeProbe
 from zotta_edge.graph.subgraph import parse
 from zotta_edge.progress import tracked
 from zotta_edge.runtime.engine.model_info import image_axes
-from zotta_edge.runtime.methods.moments.graph import INSTANCE, add_moments, floored, least_variance
+from zotta_edge.runtime.methods.moments.graph import INSTANCE, add_moments
 from zotta_edge.runtime.methods.moments.sites import find_sites
 from zotta_edge.runtime.watch.statistics import Doubles
 from zotta_edge.sessions import open_session
@@ -50,7 +50,7 @@ def source_moments(
         samples=len(images),
         gains={},
     )
-    return replace(source, energy=_energies(source, first, second))
+    return replace(source, energy=source.distances(rows).mean(axis=0).astype(np.float32))
 
 
 def _sites(model: onnx.ModelProto, info: ModelInfo) -> tuple[Site, ...]:
@@ -91,14 +91,3 @@ def _by_site(rows: Floats, sites: tuple[Site, ...]) -> tuple[list[Doubles], list
     ends = np.cumsum([site.channels for site in sites for _ in range(2)])
     parts = np.split(rows.astype(np.float64), ends[:-1], axis=1)
     return parts[::2], parts[1::2]
-
-
-def _energies(source: SourceMoments, first: list[Doubles], second: list[Doubles]) -> Floats:
-    """The mean over single images of e, as runtime/methods/moments/graph.py has it."""
-    means, variances = (np.split(x, source.ends[:-1]) for x in (source.mean, source.variance))
-    energies = []
-    for m_s, v_s, m, q in zip(means, variances, first, second, strict=True):
-        unit = floored(v_s)
-        d = np.log(np.maximum(q - np.square(m), least_variance(unit)) / unit)
-        energies.append((np.square(m - m_s) / unit + np.square(d)).sum(axis=1).mean())
-    return np.array(energies, np.float32)

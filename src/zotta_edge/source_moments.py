@@ -13,6 +13,7 @@ from zotta_edge.tensor_layouts import LAYOUTS, Kind
 Floats = NDArray[np.float32]
 
 _SITES, _VALUES = "zotta.moments", "zotta.moments.values"
+_LEAST_VARIANCE = 1e-3  # of a site's mean variance: a dead channel has no spread to align
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,31 @@ class SourceMoments:
     @property
     def ends(self) -> NDArray[np.intp]:
         return np.cumsum([site.channels for site in self.sites])
+
+    def distances(self, moments: NDArray[np.floating]) -> NDArray[np.float64]:
+        """e of every site, [..., site], of first and second moments, [..., 2 D].
+
+        e = |(m - m_S) / sigma_S|^2 + |log(v / v_S)|^2
+        """
+        sizes = [site.channels for site in self.sites for _ in range(2)]
+        parts = np.split(moments.astype(np.float64), np.cumsum(sizes)[:-1], axis=-1)
+        means, variances = (np.split(x, self.ends[:-1]) for x in (self.mean, self.variance))
+        found = []
+        for m_s, v_s, m, square in zip(means, variances, parts[::2], parts[1::2], strict=True):
+            unit = floored(v_s)
+            d = np.log(np.maximum(square - np.square(m), least_variance(unit)) / unit)
+            found.append((np.square(m - m_s) / unit + np.square(d)).sum(axis=-1))
+        return np.stack(found, axis=-1)
+
+
+def least_variance(variance: Floats) -> float:
+    return float(_LEAST_VARIANCE * variance.mean()) or 1e-12
+
+
+def floored(variance: Floats) -> Floats:
+    """A channel that hardly varies on the source counts as one that varies a little."""
+    floor: Floats = np.maximum(variance, least_variance(variance))
+    return floor
 
 
 def moments_to_metadata(moments: SourceMoments) -> dict[str, str]:

@@ -21,7 +21,7 @@ from zotta_edge.graph.constants import Array
 from zotta_edge.graph.index import Graph
 from zotta_edge.graph.subgraph import parse
 from zotta_edge.runtime.engine.cut import Halves, halves
-from zotta_edge.source_moments import Site, SourceMoments
+from zotta_edge.source_moments import Site, SourceMoments, floored, least_variance
 from zotta_edge.tensor_layouts import LAYOUTS
 
 RUNNING = "zotta.moments.running"  # [1, 2 D]: first and second moments of each site in turn
@@ -32,7 +32,6 @@ INSTANCE = "zotta.moments.instance"  # output [batch, 2 D]: every image's own mo
 FIRST = "zotta.moments.first"  # output [batch, 2 C]: those of the first site
 AT_SOURCE = 1e30  # a noise that leaves everything as it is
 _MANY = 1024  # pixels of a map; of a larger one some rows tell the moments
-_LEAST_VARIANCE = 1e-3  # of a site's mean variance: a dead channel has no spread to align
 
 
 def with_moments(content: bytes, path: str) -> Halves:
@@ -219,13 +218,3 @@ class _Writer:
     def _taken(self) -> list[NodeProto]:
         nodes, self._nodes = self._nodes, []
         return nodes
-
-
-def least_variance(variance: Array) -> float:
-    return float(_LEAST_VARIANCE * variance.mean()) or 1e-12
-
-
-def floored(variance: Array) -> Array:
-    """A channel that hardly varies on the source counts as one that varies a little."""
-    floor: Array = np.maximum(variance, least_variance(variance))
-    return floor

@@ -56,8 +56,7 @@ class Moments:
         self._engine, self._settings, self._events = engine, settings, events
         self._scored = not info.outputs  # else there are no classes to watch
         self._passes = MomentPasses(engine)
-        width = 2 * int(source.ends[-1])
-        self._running = RunningMoments(width, info.classes, source.samples, settings)
+        self._running = RunningMoments(source, info.classes, settings)
         self._stream = MomentStream(source, settings)
         self._filters = Filters(info.preprocessing, calibration.pixels)
         self._choice = FilterChoice(self._filters, calibration, settings, events)
@@ -77,6 +76,9 @@ class Moments:
         self._budget.earn(len(images))
         begun, weights = self._seen(images)
         outputs, instance = self._answered(begun, weights)
+        if self._trial_due(instance, weights) and self._tried(images[weights > 0.5]):
+            begun = self._refiltered(images, weights)
+            outputs, instance = self._answered(begun, weights)
         self._running.observe(instance, weights)
         adapted = self._noise < AT_SOURCE
         if self._collapse.happened(outputs.logits, not adapted, lambda: self._plain(images).logits):
@@ -105,22 +107,28 @@ class Moments:
             self._choice.reset()
             self._stream.begin(begun.first, weights, 0)  # some may be of the stream before
             self._forget()
-        if self._trial_due() and self._tried(images[weights > 0.5]):
-            begun = self._anew(self._choice.apply(images), begun)
-            self._stream.begin(begun.first, weights, min(len(images), self._stream.unchanged))
-            self._forget()
         return begun, weights
+
+    def _refiltered(self, images: Floats, weights: Doubles) -> Begun:
+        """The batch through another filter, as the beginning of its stream."""
+        self._budget.spend(len(images))
+        begun = self._passes.begin(self._choice.apply(images))
+        self._stream.begin(begun.first, weights, min(len(images), self._stream.unchanged))
+        self._forget()
+        return begun
 
     def _anew(self, images: Floats, before: Begun) -> Begun:
         self._budget.spend(self._passes.stem_share * before.images)
         return self._passes.begin(images)
 
-    def _trial_due(self) -> bool:
-        choice, drift = self._choice, self._stream.drift
-        drifted = drift.significant or choice.name != AS_IS
-        if not (self._scored and self._settings.filters) or not drifted or choice.settled:
+    def _trial_due(self, instance: Floats, weights: Doubles) -> bool:
+        choice = self._choice
+        if not (self._scored and self._settings.filters) or choice.settled:
             return False
         if self._running.unevenness > self._settings.filter_unevenness:
+            return False
+        far = self._running.distance_with(instance, weights) > self._settings.drift_threshold
+        if not far and choice.name == AS_IS:
             return False
         credit = self._budget.credit
         first = choice.before_first_trial and credit > 0
@@ -139,7 +147,6 @@ class Moments:
         share = self._running.share_of(weights)
         first = self._scored and self._running.knows_no_answers
         if first:  # misaligned answers would hide how few classes there are
-            self._budget.spend((1 - self._passes.stem_share) * begun.images)
             source, _ = self._passes.finish(begun, self._running.mean, share, AT_SOURCE)
             self._running.observe_answers(source.logits, weights)
         self._noise = self._running.noise(share)

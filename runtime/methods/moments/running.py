@@ -12,6 +12,7 @@ from zotta_edge.runtime.methods.moments.settings import RunningMomentSettings
 from zotta_edge.runtime.state import fields as states
 from zotta_edge.runtime.watch.drift import RunningMean
 from zotta_edge.runtime.watch.statistics import Doubles, log_softmax
+from zotta_edge.source_moments import SourceMoments
 
 AT_SOURCE = 1e30  # a noise that leaves everything as it is
 
@@ -30,17 +31,16 @@ class RunningMoments:
 
     Parameters
     ----------
-    width
-        Number of moments.
-    source_samples
-        Images behind the source's.
+    source
+        What they are compared with.
     """
 
     def __init__(
-        self, width: int, classes: int, source_samples: int, settings: RunningMomentSettings
+        self, source: SourceMoments, classes: int, settings: RunningMomentSettings
     ) -> None:
-        self._settings, self._source_noise = settings, 1 / source_samples
-        self._moments = RunningMean(settings.moment_window, width)
+        self._settings, self._source_noise = settings, 1 / source.samples
+        self._source = source
+        self._moments = RunningMean(settings.moment_window, 2 * int(source.ends[-1]))
         self._answers = RunningMean(settings.moment_window, classes)
 
     def reset(self) -> None:
@@ -70,6 +70,15 @@ class RunningMoments:
             return AT_SOURCE
         sampling = self._settings.moment_patience * share.variance + self._source_noise
         return sampling + self._settings.moment_mix * self.unevenness
+
+    def distance_with(self, instance: Floats, weights: Doubles) -> float:
+        """How many times further off than sampling explains the sites are, this batch included."""
+        share = self.share_of(weights)
+        if share.variance == 0:
+            return 0.0
+        moments = share.keep * self._moments.mean + share.weights @ instance
+        explained = (share.variance + self._source_noise) * self._source.energy
+        return float(np.mean(self._source.distances(moments) / np.maximum(explained, 1e-30)))
 
     @property
     def unevenness(self) -> float:
