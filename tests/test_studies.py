@@ -229,6 +229,18 @@ def test_any_model_goes_from_the_file_to_a_table(
     assert read_info(tmp_path / "out" / "net.onnx").moments is not None
 
 
+def test_boxes_are_found_again(study: Study) -> None:
+    detector = study("detector")
+    rows = np.array(
+        [[8, 8, 8, 8, 0.9], [9, 8, 8, 8, 0.8], [40, 40, 8, 8, 0.6], [60, 60, 8, 8, 0.1]]
+    )
+    truth = detector._kept(rows.astype(np.float32), 0.25)
+    assert truth[:, 4].tolist() == pytest.approx([0.9, 0.6])  # one repeats, one is unsure
+    assert detector._f1([truth], [truth]) == 100
+    near, far = truth[:1] + [[2, 0, 2, 0, 0, 0]], truth[1:] + [[6, 0, 6, 0, 0, 0]]
+    assert detector._f1([truth], [np.r_[near, far]]) == 50
+
+
 def test_decoders_under_shift(
     tmp_path: Path, study: Study, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import cv2
 import numpy as np
 import onnx
 import pytest
@@ -43,37 +44,14 @@ def found(
 ) -> Path:
     """A network whose BatchNorms were kept, or folded into its convolutions."""
     folder = tmp_path_factory.mktemp("found")
-    model = onnx.ModelProto()
-    model.CopyFrom(residual_net)
-    if request.param == "folded":
-        _fold(model)
-    onnx.save(model, folder / "source.onnx")
-    options = ExportOptions(precision="fp32", mean=(0.5,), std=(0.5,))
+    onnx.save(residual_net, folder / "source.onnx")
+    fold = request.param == "folded"
+    options = ExportOptions(precision="fp32", mean=(0.5,), std=(0.5,), fold=fold)
     export_model(str(folder / "source.onnx"), folder / "fp32.onnx", options)
     size = read_info(folder / "fp32.onnx").preprocessing
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (32, size.height, size.width, 3), np.uint8)
     return with_moments(folder / "fp32.onnx", folder / "aligned.onnx", images)
-
-
-def _fold(model: onnx.ModelProto) -> None:
-    graph = Graph(model)
-    for node in [n for n in graph.nodes if n.op_type == "BatchNormalization"]:
-        conv = graph.producers[node.input[0]]
-        gamma, beta, mean, variance = (graph.constant(name) for name in node.input[1:])
-        factor = gamma / np.sqrt(variance + 1e-5)
-        weight = graph.constant(conv.input[1]) * factor[:, None, None, None]
-        bias = beta - mean * factor
-        if len(conv.input) > 2:
-            bias = bias + graph.constant(conv.input[2]) * factor
-        names = [f"{conv.output[0]}.{part}" for part in ("weight", "bias")]
-        for name, value in zip(names, (weight, bias), strict=True):
-            graph.add_constant(name, value.astype(np.float32))
-        folded = helper.make_node("Conv", [conv.input[0], *names], [node.output[0]])
-        folded.attribute.extend(conv.attribute)
-        graph.replace(conv, [])
-        graph.replace(node, [folded])
-    graph.finish()
 
 
 def prepared(path: Path, count: int, seed: int = 1) -> Floats:
@@ -182,6 +160,20 @@ def test_a_haze_is_taken_back_from_the_first_images_on(aligned: Path, batch: int
     haze = DIGITS // 4 + 128
     gained = accuracy(aligned, haze, batch, "moments") - accuracy(aligned, haze, batch, "none")
     assert gained > 0.05, gained
+
+
+def test_filters_are_tried_where_the_moments_are_off(aligned: Path) -> None:
+    """A blur hardly shows in the first site's means, and it is the deeper ones that tell."""
+    images = embedded.digits(128)
+    blurred = np.stack([cv2.blur(image, (5, 5)) for image in images]).reshape(images.shape)
+    model = AdaptiveModel.load(aligned, method="moments")
+    before = model.passes
+    model.predict(images[:64])
+    assert model.passes - before < 64 * 2.1  # none is tried on the source
+    model.reset()
+    before = model.passes
+    model.predict(blurred[:64])
+    assert model.passes - before > 64 * 2 + 59
 
 
 def test_the_source_is_left_alone(aligned: Path) -> None:
