@@ -6,7 +6,7 @@ from onnx import NodeProto, helper
 
 from zotta_edge.graph.constants import Array
 from zotta_edge.graph.index import Graph
-from zotta_edge.graph.nodes import attribute
+from zotta_edge.graph.nodes import attribute, free_name
 
 
 def fold_batch_norms(model: onnx.ModelProto) -> int:
@@ -37,7 +37,8 @@ def _fold(graph: Graph, norm: NodeProto) -> bool:
 
 
 def _conv(graph: Graph, conv: NodeProto, norm: NodeProto, weight: Array, bias: Array) -> NodeProto:
-    names = [f"{norm.output[0]}.{part}" for part in ("weight", "bias")]
+    parts = [f"{norm.output[0]}.folded.{part}" for part in ("weight", "bias")]
+    names = [free_name(part, graph.names()) for part in parts]
     for name, value in zip(names, (weight, bias), strict=True):
         graph.add_constant(name, value.astype(np.float32))
     folded = helper.make_node("Conv", [conv.input[0], *names], [norm.output[0]], conv.name)
