@@ -79,7 +79,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--fold",
         action="store_true",
         help="fold BatchNorms into the convolutions before them, and insert an affine a block "
-        "instead: quicker by far on large images",
+        "instead: plain inference is quicker by far on large images",
     )
     parser.add_argument(
         "--input",
