@@ -41,7 +41,7 @@ class RunningMoments:
         self._settings, self._source_noise = settings, 1 / source.samples
         self._source = source
         self._moments = RunningMean(settings.moment_window, 2 * int(source.ends[-1]))
-        self._answers = RunningMean(settings.moment_window, classes)
+        self._answers = RunningMean(settings.moment_window, classes + 1)
 
     def reset(self) -> None:
         self._moments.reset()
@@ -82,10 +82,15 @@ class RunningMoments:
 
     @property
     def unevenness(self) -> float:
-        """Of sum p^2 of the mean answer p, over an even mix of as many images."""
-        mean = self._answers.mean
+        """Of sum p^2 of the mean answer p, over an even mix of as many images.
+
+        Drift, too, makes answers alike, but it also makes them unsure: those with sum p_i^2 near 1
+        are believed.
+        """
+        mean, sureness = self._answers.mean[:-1], self._answers.mean[-1]
         even = 1 / len(mean) + self._answers.variance
-        return max(0.0, float(np.square(mean).sum()) - even)
+        excess = max(0.0, float(np.square(mean).sum()) - even)
+        return excess * float(sureness) ** self._settings.moment_sureness
 
     @property
     def knows_no_answers(self) -> bool:
@@ -95,7 +100,8 @@ class RunningMoments:
         self._answers.reset()
 
     def observe_answers(self, logits: Floats, weights: Doubles) -> None:
-        self._answers.add(np.exp(log_softmax(logits)), weights)
+        answers = np.exp(log_softmax(logits))
+        self._answers.add(np.c_[answers, np.square(answers).sum(axis=1)], weights)
 
     def observe(self, instance: Floats, weights: Doubles) -> None:
         self._moments.add(instance, weights)

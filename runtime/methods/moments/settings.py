@@ -22,6 +22,11 @@ class RunningMomentSettings(Options):
     moment_mix: float = option(
         4.0, "times the unevenness of the answers' mix of classes, as further variance", low=0
     )
+    moment_sureness: float = option(
+        8.0,
+        "power of the answers' sureness, E sum p_i^2, by which the unevenness of their mix counts",
+        low=0,
+    )
     moment_again: float = option(
         0.05,
         "a batch is answered again where its answers show that the variance was taken too small "
