@@ -90,7 +90,7 @@ class RunningMoments:
         mean, sureness = self._answers.mean[:-1], self._answers.mean[-1]
         even = 1 / len(mean) + self._answers.variance
         excess = max(0.0, float(np.square(mean).sum()) - even)
-        return excess * float(sureness) ** self._settings.moment_sureness
+        return float(excess * sureness**self._settings.moment_sureness)
 
     @property
     def knows_no_answers(self) -> bool:
