@@ -54,12 +54,16 @@ def _questions(args: argparse.Namespace) -> str:
     for seed, shift, method in product(range(args.seeds), args.shifts, args.methods):
         if (method, shift, seed) in known:
             continue
-        model = _loaded(args, method, seed)
-        stream, peak = with_peak(lambda model=model, key=(shift, seed): _asked(model, args, *key))
-        streams.append(replace(stream, megabytes=(peak or 0) / 2**20))
+        streams.append(_measured(args, method, shift, seed))
         if args.records:
             keep(args.records, streams[-1])
     return table(streams)
+
+
+def _measured(args: argparse.Namespace, method: str, shift: str, seed: int) -> Stream:
+    model = _loaded(args, method, seed)
+    stream, peak = with_peak(lambda: _asked(model, args, shift, seed))
+    return replace(stream, megabytes=(peak or 0) / 2**20)
 
 
 def _asked(model: AdaptiveDecoder, args: argparse.Namespace, shift: str, seed: int) -> Stream:

@@ -269,3 +269,26 @@ def test_decoders_under_shift(
         for flag in (False, True)
     )
     assert not dev & reported
+
+
+def test_streams_of_answers_are_compared(tmp_path: Path, study: Study) -> None:
+    """Gains, changes and new faults are counted against the same questions without adaptation."""
+    streams = study("decoder_streams")
+    cost = (4, 40, 2.0, 10.0)
+    plain = streams.Stream("none", "plain", 0, (True, True), ((5, 6), (7,)), *cost)
+    other = streams.Stream("slot", "plain", 0, (True, False), ((5, 6), ()), *cost)
+    for each in (plain, other):
+        streams.keep(tmp_path / "kept.jsonl", each)
+    assert streams.read(tmp_path / "kept.jsonl") == [plain, other]
+    row = streams.table([plain, other]).splitlines()[-1].split(" | ")
+    assert row[:8] == ["| slot", "2", "50.0", "-50.0 +- 35.4", "50 %", "2", "1", "0"]
+    assert row[8:] == ["2.0", "20", "1.0", "10 |"]
+
+
+def test_rows_of_pictures_are_moved_back(study: Study, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = study("picture_rows")
+    source = np.random.default_rng(0).standard_normal((40, 6))
+    drifted = (source[:16, None] + 3).astype(np.float32)
+    assert abs(rows.moved_back(drifted, source).mean() - source[:16].mean()) < 0.5
+    assert rows.main(["--questions", "8"]) == 0
+    assert "| four digits | " in capsys.readouterr().out
