@@ -159,9 +159,7 @@ class OwnLens:
         return self._settings.filter_margin if self._settings.filters else np.inf
 
     def _chosen(self, gains: Floats, common: Common | None) -> NDArray[np.intp]:
-        if common and common.tried is not None:
-            return np.full(len(gains), common.tried)
-        return best_filters(common.pooled(gains) if common else gains, self._margin)
+        return common.chosen(gains, self._margin) if common else best_filters(gains, self._margin)
 
     def _batch(self, images: Floats, chosen: NDArray[np.intp], mirror: bool = False) -> Batch:
         filtered = self._filters.each([self._names[index] for index in chosen], images)

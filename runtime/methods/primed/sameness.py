@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from zotta_edge.format import Floats
 from zotta_edge.runtime.methods.primed.settings import PrimedSettings
+from zotta_edge.runtime.methods.primed.signature import best_filters
 from zotta_edge.runtime.watch.drift import RunningMean
 
 
@@ -23,11 +24,16 @@ class Common(NamedTuple):
 
     gains: Floats  # [F]
     share: float  # b
+    reach: float = np.inf  # squared distance from the mean, up to which an image is one of them
     tried: int | None = None  # the filter that a trial found for all of them, counted from 1
 
-    def pooled(self, gains: Floats) -> Floats:
-        pooled: Floats = gains + np.float32(self.share) * (self.gains - gains)
-        return pooled
+    def chosen(self, gains: Floats, margin: float) -> NDArray[np.intp]:
+        """The filter of each image, counted from 1: its own choice where it is unlike the rest."""
+        own = best_filters(gains, margin)
+        pooled = gains + np.float32(self.share) * (self.gains - gains)
+        common = best_filters(pooled, margin) if self.tried is None else self.tried
+        far = np.square(gains - self.gains).sum(axis=1) > self.reach
+        return np.where(far, own, common)
 
 
 class Sameness:
@@ -61,7 +67,8 @@ class Sameness:
             return Common(mean.astype(np.float32), 0.0)
         variance = float(np.maximum(square - np.square(mean), 0).sum()) * n / (n - 1)
         alike = min(1.0, self._spread / max(variance, 1e-12)) ** self._settings.common_power
-        return Common(mean.astype(np.float32), (n - 1) / (n - 1 + few) * alike)
+        reach = self._settings.common_reach * self._spread
+        return Common(mean.astype(np.float32), (n - 1) / (n - 1 + few) * alike, reach)
 
     def state(self) -> dict[str, NDArray[Any]]:
         return self._running.state()

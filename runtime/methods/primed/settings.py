@@ -87,6 +87,12 @@ class PrimedSettings(
         "worlds at once have nothing in common",
         low=0,
     )
+    common_reach: float = option(
+        4.0,
+        "times the variance of one kind: an image whose predicted gains are further from the "
+        "stream's mean is of another world, and has the filter of its own choice",
+        low=0,
+    )
     trial_sameness: float = option(
         0.5,
         "filters are tried where the images of a stream have at least this much in common...",

@@ -11,7 +11,6 @@ from zotta_edge.format import Floats
 from zotta_edge.models import embedded
 from zotta_edge.runtime.methods.primed.sameness import Sameness
 from zotta_edge.runtime.methods.primed.settings import PrimedSettings
-from zotta_edge.runtime.methods.primed.signature import best_filters
 
 Image = NDArray[np.uint8]
 
@@ -114,7 +113,15 @@ def test_one_world_has_a_filter_in_common() -> None:
     same.observe(gains([[-0.3, 0.2]], 0.15, 64))
     assert same.common.share > 0.8
     odd = np.array([[0.3, 0.1]], np.float32)
-    assert best_filters(same.common.pooled(odd), 0.1).tolist() == [1]
+    assert same.common.chosen(odd, 0.1).tolist() == [1]
+
+
+@pytest.mark.parametrize("tried", [None, 1])
+def test_an_image_of_another_world_chooses_for_itself(tried: int | None) -> None:
+    same = Sameness(2, spread=0.2, settings=PrimedSettings())
+    same.observe(gains([[-0.3, 0.2]], 0.15, 64))
+    images = np.array([[-0.2, 0.1], [0.6, -0.9], [0.9, 0.9]], np.float32)
+    assert same.common._replace(tried=tried).chosen(images, 0.1).tolist() == [1, 2, 0]
 
 
 def test_many_worlds_have_nothing_in_common() -> None:
