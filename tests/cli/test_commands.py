@@ -162,7 +162,7 @@ def test_named_options_exist_and_take_what_is_named() -> None:
 def test_a_command_that_does_not_exist_is_found() -> None:
     assert refusal("zotta-edge inspect --check") == "unrecognized arguments: --check"
     assert refusal("zotta-edge export net.onnx --size 224 320") == "unrecognized arguments: 320"
-    assert "invalid choice" in str(refusal("zotta-edge export net.onnx --precision int4"))
+    assert "invalid choice" in str(refusal("zotta-edge export net.onnx --precision int3"))
 
 
 @pytest.fixture(scope="module")

@@ -286,7 +286,7 @@ def test_counted_passes_are_the_time_they_take(deit: Path) -> None:
         best = np.minimum(best, times)
     whole, once, repeated = best
     counted = (1 - engine.cone_share) + 11 * engine.cone_share
-    assert counted == pytest.approx((once + 11 * repeated) / whole, rel=0.15)
+    assert counted == pytest.approx((once + 11 * repeated) / whole, rel=0.25)
     assert 8.0 < counted < 8.7
 
 
