@@ -82,6 +82,43 @@ def test_pipes_and_devices_among_the_images(
         load_images(tmp_path / "pipe.npy")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="there are devices to name")
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["adapt", "--labels", "{zeros}.csv"], "larger than 64 MB"),
+        (["adapt", "--settings", "{zeros}.toml"], "larger than 64 MB"),
+        (["adapt", "--model", str(embedded.MODEL), "--data", "{zeros}.csv"], "larger than 64 MB"),
+        (["serve", "--config", "{zeros}.toml"], "larger than 64 MB"),
+        (["serve", "--token-file", "{zeros}.csv"], "larger than 64 MB"),
+        (["export", "{zeros}.onnx", "-o", "x.onnx"], "is not a file"),
+        (["export", "{zeros}.gguf", "-o", "x.onnx"], "is not a file"),
+        (["inspect", "{zeros}.onnx"], "is not a file"),
+        (["adapt", "--report", "missing/r.json"], "there is no folder missing"),
+    ],
+)
+def test_devices_in_place_of_texts_and_models(
+    tmp_path: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They were read until memory was full."""
+    for kind in ("csv", "toml", "onnx", "gguf"):
+        (tmp_path / f"zeros.{kind}").symlink_to("/dev/zero")
+    assert main([each.format(zeros=tmp_path / "zeros") for each in arguments]) == 1
+    assert said in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no named pipes")
+def test_a_device_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    """`--report /dev/null`, as root, made a file of it for all programs."""
+    os.mkfifo(tmp_path / "null")
+    with (
+        pytest.raises(ZottaError, match="no file that could be replaced"),
+        replacing(tmp_path / "null"),
+    ):
+        pytest.fail("nothing is to be written")
+    assert (tmp_path / "null").is_fifo()
+
+
 def test_labels_of_thousands_of_digits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "photos").mkdir()
     write_image(tmp_path / "photos" / "a.png")
@@ -198,9 +235,10 @@ def test_the_word_alone_is_no_external_data(tmp_path: Path) -> None:
     AdaptiveModel.load(tmp_path / "model.onnx", method="none", threads=1)
 
 
-def test_damaged_models_end_in_one_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("flags", [["90"], ["--generate", "90"]], ids=["images", "words"])
+def test_damaged_models_end_in_one_line(tmp_path: Path, flags: list[str]) -> None:
     """The long form: python benchmarks/trust/model_files.py FOLDER 2000"""
     program = Path(model_files.__file__)
-    command = [sys.executable, program, tmp_path, "90"]
+    command = [sys.executable, program, *flags[:-1], tmp_path, flags[-1]]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]

@@ -24,12 +24,12 @@ from zotta_edge.format import (
     Trial,
     to_metadata,
 )
+from zotta_edge.format.moments import Site, SourceMoments
+from zotta_edge.format.signatures import MAPS, UNITS, Signatures
 from zotta_edge.models import embedded
 from zotta_edge.runtime.engine.model_info import read_info
 from zotta_edge.runtime.methods.registry import METHODS
 from zotta_edge.runtime.state import file as states
-from zotta_edge.signatures import MAPS, UNITS, Signatures
-from zotta_edge.source_moments import Site, SourceMoments
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "format.md").read_text()
 MODEL, STATE = PAGE.split("\n## ")[1:]

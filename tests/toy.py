@@ -51,7 +51,7 @@ def build(path: Path, chosen: tuple[int, ...] = CHOSEN, calibrated: bool = True)
     head = rng.normal(size=(WIDTH, CLASSES)).astype(np.float32)
     graph.node("MatMul", ["embedding", graph.tensor("head", head)], "logits")
     info = ModelInfo(
-        preprocessing=Preprocessing(8, 8, (0.5,), (0.5,)),
+        preprocessing=Preprocessing(8, 8, (0.5,), (0.125,)),
         layers=tuple(layers),
         recipe=Recipe("fp32", "none", "any", "test"),
         affines=affines,

@@ -8,7 +8,10 @@ import glob
 import os
 import re
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,21 +63,31 @@ def read_image(path: str | Path) -> Image:
 def decode(data: bytes, name: str = "the image") -> Image:
     """Decode an image file held in memory; `name` is what an error calls it."""
     import cv2
-    from cv2.utils.logging import LOG_LEVEL_SILENT, setLogLevel
 
     image_file = still(data, name)
-    level = setLogLevel(LOG_LEVEL_SILENT)  # the error below says it in one line
     try:
         flags = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
-        image = cv2.imdecode(np.frombuffer(image_file.data, np.uint8), flags)
+        with silent():
+            image = cv2.imdecode(np.frombuffer(image_file.data, np.uint8), flags)
     except cv2.error:
         image = None
-    finally:
-        setLogLevel(level)
     if image is None:
         raise ZottaError(f"{name} is damaged or of an unsupported kind: cannot be decoded")
     rgb: Image = cv2.cvtColor(image, cv2.COLOR_BGR2RGB, dst=image)
     return _upright(rgb, image_file.orientation)
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Without OpenCV's own log: what fails is said in one line of ours."""
+    import cv2
+
+    place: Any = cv2 if hasattr(cv2, "setLogLevel") else cv2.utils.logging  # OpenCV 4, 5
+    level = place.setLogLevel(0)
+    try:
+        yield
+    finally:
+        place.setLogLevel(level)
 
 
 def _upright(image: Image, orientation: int) -> Image:

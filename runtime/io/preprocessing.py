@@ -263,12 +263,17 @@ def _checked(batch: NDArray[Any], p: Preprocessing) -> Floats:
     return batch
 
 
+def value_range(p: Preprocessing) -> tuple[float, float]:
+    """The least and the largest value that a prepared image can have."""
+    channels = list(zip(p.mean, p.std, strict=True))
+    return min(-m / s for m, s in channels), max((1 - m) / s for m, s in channels)
+
+
 def _check_range(least: float, most: float, p: Preprocessing) -> None:
     """Refuse what no image can become: such numbers overflow inside a network, and stay there."""
     if not (math.isfinite(least) and math.isfinite(most)):
         raise ZottaError("the batch holds NaN or infinite values: check what prepared it")
-    channels = list(zip(p.mean, p.std, strict=True))
-    black, white = min(-m / s for m, s in channels), max((1 - m) / s for m, s in channels)
+    black, white = value_range(p)
     margin = _MARGIN * (white - black)
     if least < black - margin or most > white + margin:
         raise ZottaError(

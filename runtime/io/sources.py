@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.runtime.io.classes import Classes
-from zotta_edge.runtime.io.images import Image, read_image
+from zotta_edge.runtime.io.images import Image, read_image, silent
 from zotta_edge.runtime.io.labels import Labels, Written, read_labels
 from zotta_edge.runtime.io.layouts import ImageSet, open_images
 
@@ -166,13 +166,9 @@ class Video(Source):
 
     def _open(self) -> "cv2.VideoCapture":
         import cv2
-        from cv2.utils.logging import LOG_LEVEL_SILENT, setLogLevel
 
-        level = setLogLevel(LOG_LEVEL_SILENT)  # the error below says it in one line
-        try:
+        with silent():
             capture = cv2.VideoCapture(self.address)
-        finally:
-            setLogLevel(level)
         if not capture.isOpened():
             raise ZottaError(f"cannot open {self.name}: no such camera, or not a video")
         return capture

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from zotta_edge.errors import ZottaError
+from zotta_edge.files import read_text
 from zotta_edge.runtime.io.images import EXTENSIONS
 
 UNLABELLED = ("", "-1")
@@ -63,11 +64,7 @@ def is_image(name: str) -> bool:
 
 def _cells(path: Path) -> list[tuple[int, list[str]]]:
     """Line numbers and cells of the lines that are not empty."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ZottaError(f"cannot read {path}: {error}") from error
-    lines = text.splitlines()
+    lines = read_text(path, encoding="utf-8-sig").splitlines()
     if not any(line.strip() for line in lines):
         raise ZottaError(f"{path} is empty: expected lines of name,label")
     separator = _separator(next(line for line in lines if line.strip()))

@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from io import TextIOWrapper
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.version import __version__
@@ -17,7 +18,9 @@ _READER_GONE = 128 + 13  # what a shell reports of a program that SIGPIPE ended
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; 0 success, 1 failure with a one-line error, 2 usage."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # its threads would wait beside the model's
     given = list(sys.argv[1:] if arguments is None else arguments)
+    _show_any_text()
     args = parser().parse_args(given)
     args.command = shlex.join(["zotta-edge", *given])  # goes with every number it makes
     try:
@@ -52,6 +55,13 @@ def parser() -> argparse.ArgumentParser:
         module.configure(command)
         command.set_defaults(run=module.run)
     return parser
+
+
+def _show_any_text() -> None:
+    """A character that the terminal's encoding lacks is shown as its number: no reason to end."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _one_line(error: BaseException) -> str:

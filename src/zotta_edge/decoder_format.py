@@ -1,11 +1,10 @@
 """The model file of a decoder: what a generating ONNX file says about itself.
 
-As in `format.py`, everything stands in `metadata_props` under keys that start with `zotta.`;
+As in `format`, everything stands in `metadata_props` under keys that start with `zotta.`;
 `zotta.kind` tells the two kinds of file apart.
 """
 
 import base64
-import binascii
 import json
 import zlib
 from collections.abc import Mapping
@@ -16,6 +15,9 @@ import numpy as np
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import FORMAT_VERSION, Floats, Preprocessing, Recipe
+from zotta_edge.format.damage import refuse_other_version, refusing_damage
+from zotta_edge.format.packing import decode, encode
+from zotta_edge.format.preprocessing import preprocessing_from_item
 
 KIND = "decoder"
 IDS, MASK, POSITIONS = "input_ids", "attention_mask", "position_ids"
@@ -113,9 +115,10 @@ def to_metadata(info: DecoderInfo) -> dict[str, str]:
         entries["zotta.vision"] = asdict(info.vision)
     metadata = {key: json.dumps(value, separators=(",", ":")) for key, value in entries.items()}
     metadata["zotta.kind"] = KIND
-    metadata["zotta.affines"] = _text(np.concatenate(flat).astype("<f4").tobytes())
+    metadata["zotta.affines"] = encode(np.concatenate(flat))
     if info.tokenizer is not None:
-        metadata["zotta.tokenizer"] = _text(zlib.compress(info.tokenizer.encode(), 9))
+        packed = zlib.compress(info.tokenizer.encode(), 9)
+        metadata["zotta.tokenizer"] = base64.b64encode(packed).decode("ascii")
     return metadata
 
 
@@ -128,26 +131,11 @@ def from_metadata(metadata: Mapping[str, str], path: object = "the file") -> Dec
             else f"{path} was not made by zotta-edge: make an adaptable decoder with "
             f"`zotta-edge export {path} -o adaptable.onnx`"
         )
-    if metadata.get("zotta.format") != str(FORMAT_VERSION):
-        raise ZottaError(
-            f"{path} has format {metadata.get('zotta.format')}, this version reads "
-            f"{FORMAT_VERSION}: export it again, or install the matching zotta-edge"
-        )
-    try:
+    refuse_other_version(metadata.get("zotta.format"), FORMAT_VERSION, path)
+    with refusing_damage(path):
         info = _parse(metadata)
         _check(info)
-    except _DAMAGED as error:
-        detail = " ".join(str(error).split())[:200]
-        raise ZottaError(
-            f"{path} is damaged ({type(error).__name__}: {detail}): export it again"
-        ) from error
     return info
-
-
-_DAMAGED = (
-    *(KeyError, ValueError, TypeError, AttributeError, IndexError, OverflowError, RecursionError),
-    *(binascii.Error, zlib.error),
-)
 
 
 def _parse(metadata: Mapping[str, str]) -> DecoderInfo:
@@ -172,7 +160,7 @@ def _parse(metadata: Mapping[str, str]) -> DecoderInfo:
 
 
 def _affines(norms: tuple[ScaleNorm, ...], text: str) -> dict[str, Floats]:
-    flat = np.frombuffer(base64.b64decode(text, validate=True), "<f4").astype(np.float32)
+    flat = decode(text)
     ends = np.cumsum([norm.channels for norm in norms])
     if not norms or len(flat) != ends[-1]:
         raise ValueError(f"{len(flat)} scales for {len(norms)} norms")
@@ -188,9 +176,7 @@ def _tokenizer(text: str | None) -> str | None:
 
 
 def _vision(item: dict[str, Any]) -> Vision:
-    pixels = item["preprocessing"]
-    pixels |= {key: tuple(pixels[key]) for key in ("mean", "std")}
-    return Vision(**(item | {"preprocessing": Preprocessing(**pixels)}))
+    return Vision(**(item | {"preprocessing": preprocessing_from_item(item["preprocessing"])}))
 
 
 def _check(info: DecoderInfo) -> None:
@@ -206,9 +192,3 @@ def _check(info: DecoderInfo) -> None:
         raise ValueError(f"a template without {PROMPT_PLACE}")
     if info.shape.positions not in (1, 3):
         raise ValueError(f"{info.shape.positions} positions a token")
-    if not all(np.isfinite(values).all() for values in info.affines.values()):
-        raise ValueError("numbers that are not finite")
-
-
-def _text(content: bytes) -> str:
-    return base64.b64encode(content).decode("ascii")

@@ -11,6 +11,34 @@ from pathlib import Path
 from zotta_edge.errors import ZottaError
 
 _PART = ".part"
+_TEXT_BYTES = 64 * 2**20  # far more than a list of a million images
+
+
+def read_text(path: str | Path, name: str = "", encoding: str = "utf-8") -> str:
+    """A text file of up to 64 MB, or one line that says why not; `name` is what the error calls it.
+
+    >>> read_text("/dev/zero")
+    Traceback (most recent call last):
+    zotta_edge.errors.ZottaError: cannot read /dev/zero: it is larger than 64 MB
+    """
+    name = name or str(path)
+    try:
+        with Path(path).open("rb") as stream:
+            content = stream.read(_TEXT_BYTES + 1)
+        if len(content) > _TEXT_BYTES:
+            raise ZottaError(f"cannot read {name}: it is larger than {_TEXT_BYTES >> 20} MB")
+        return content.decode(encoding)
+    except UnicodeDecodeError as error:
+        raise ZottaError(f"cannot read {name}: it is no text ({error.reason})") from error
+    except (OSError, ValueError) as error:  # ValueError: a name with a null in it
+        raise ZottaError(f"cannot read {name}: {getattr(error, 'strerror', error)}") from error
+
+
+def check_file(path: str | Path) -> None:
+    """Refuse what a reader would wait for, or never come to an end of: a pipe, a device."""
+    path = Path(path)
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise ZottaError(f"{path} is not a file")
 
 
 @contextmanager
@@ -24,6 +52,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
     'image,label'
     """
     path = Path(path)
+    check_replaceable(path)
     try:
         _remove_abandoned(path)
         handle, temporary = _locked_temporary(path)
@@ -87,12 +116,19 @@ else:
 def check_writable(path: str | Path) -> None:
     """Refuse, before minutes of work, a file that `replacing` could not put in place."""
     path = Path(path)
-    if path.is_dir():
-        raise ZottaError(f"cannot write {path}: it is a folder")
+    check_replaceable(path)
     if not path.parent.is_dir():
         raise ZottaError(f"cannot write {path}: there is no folder {path.parent}")
     if not os.access(path.parent, os.W_OK):
         raise ZottaError(f"cannot write {path}: no permission in {path.parent}")
+
+
+def check_replaceable(path: Path) -> None:
+    """Refuse a folder, and above all a device: as root, /dev/null would become a file for all."""
+    if path.is_dir():
+        raise ZottaError(f"cannot write {path}: it is a folder")
+    if path.exists() and not path.is_file():
+        raise ZottaError(f"cannot write {path}: it is no file that could be replaced")
 
 
 def sha256(path: str | Path) -> str:

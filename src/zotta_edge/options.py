@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
 
 from zotta_edge.errors import ZottaError
+from zotta_edge.files import read_text
 
 _EXPECTED = {
     int: "a whole number",
@@ -167,13 +168,20 @@ def describe(options: type[Options]) -> tuple[Option, ...]:
     )
 
 
+def listing(groups: Mapping[str, Iterable[Option]]) -> str:
+    """Options under their titles, a line each."""
+    lines = []
+    for title, options in groups.items():
+        lines.append(f"{title}:")
+        lines += [f"  {each.name:<20} {each.default!s:<10} {each.about}" for each in options]
+    return "\n".join(lines)
+
+
 def read_toml(path: str | Path) -> dict[str, Any]:
     """The tables of a TOML file, or one line that says what is wrong with it."""
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ZottaError(f"cannot read {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return tomllib.loads(read_text(path))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ZottaError(f"{path} is not valid TOML: {error}") from error
 
 

@@ -26,6 +26,8 @@ _LOCATION = b"location"  # the key of an entry that every tensor stored elsewher
 _TOPOLOGY = Path("/sys/devices/system/cpu")
 _POWER_OF_TWO = 0  # how the arena grows
 _UNSET = -1
+_SOURCES = (".gguf", ".bin", ".safetensors", ".pt", ".pth")  # what export takes
+_MOST_THREADS = 1024  # each takes a stack: of 100,000 the machine would not come back
 
 
 def open_session(
@@ -93,6 +95,8 @@ def has_external_data(model: str | Path | bytes) -> bool:
     path = Path(model)
     if not path.is_file():
         raise ZottaError(f"{path} is not a file" if path.exists() else f"{path} does not exist")
+    if path.suffix in _SOURCES:
+        raise ZottaError(f"{path} is no ONNX file: make one of it with `zotta-edge export` first")
     with path.open("rb") as stream:
         if os.fstat(stream.fileno()).st_size == 0:
             raise ZottaError(f"{path} is empty: copy or export it again")
@@ -108,8 +112,8 @@ def _points_elsewhere(content: bytes) -> bool:
 
 
 def _options(threads: int | None, optimize: bool) -> ort.SessionOptions:
-    if threads is not None and threads < 1:
-        raise ZottaError(f"threads must be at least 1, not {threads}")
+    if threads is not None and not 1 <= threads <= _MOST_THREADS:
+        raise ZottaError(f"threads must be from 1 to {_MOST_THREADS}, not {threads}")
     options = ort.SessionOptions()
     options.log_severity_level = _SILENT
     options.intra_op_num_threads = threads or physical_cores()
@@ -148,6 +152,12 @@ def physical_cores() -> int:
         return len({file.read_text() for file in files})
     except OSError:
         return 0
+
+
+def usable_cores() -> int:
+    """Logical cores this process may run on."""
+    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
+    return len(usable) or os.cpu_count() or 1
 
 
 def _reason(message: str) -> str:

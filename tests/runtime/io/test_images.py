@@ -178,3 +178,15 @@ def test_real_photographs(shared_data: Path) -> None:
     assert len(paths) >= 128
     assert paths[0].name == "0000.jpg"
     assert read_image(paths[0]).shape == (224, 224, 3)
+
+
+def test_opencv_4_is_silenced_by_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    levels: list[int] = []
+
+    def set_level(level: int) -> int:
+        levels.append(level)
+        return 3
+
+    monkeypatch.setattr(cv2, "setLogLevel", set_level, raising=False)
+    decode(b"P6 1 1 255 abc")
+    assert levels == [0, 3]

@@ -1,6 +1,5 @@
 """Where a network's channel moments are aligned, and what they are on the source domain."""
 
-import base64
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -8,9 +7,8 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from zotta_edge.format.packing import Floats, decode, encode
 from zotta_edge.tensor_layouts import LAYOUTS, Kind
-
-Floats = NDArray[np.float32]
 
 _SITES, _VALUES = "zotta.moments", "zotta.moments.values"
 _LEAST_VARIANCE = 1e-3  # of a site's mean variance: a dead channel has no spread to align
@@ -43,6 +41,7 @@ class SourceMoments:
     first_std: Floats  # [2 C]
     samples: int
     gains: Mapping[str, float]  # method -> what it regained of degraded source images' answers
+    share: float = 0.5  # of a drift that each site takes back: later ones see the rest
 
     @property
     def ends(self) -> NDArray[np.intp]:
@@ -79,12 +78,13 @@ def moments_to_metadata(moments: SourceMoments) -> dict[str, str]:
         "sites": [asdict(site) for site in moments.sites],
         "samples": moments.samples,
         "gains": dict(moments.gains),
+        "share": moments.share,
     }
     values = (moments.mean, moments.variance, moments.energy)
-    flat = np.concatenate([*values, moments.first_mean, moments.first_std]).astype("<f4")
+    flat = np.concatenate([*values, moments.first_mean, moments.first_std])
     return {
         _SITES: json.dumps(plain, separators=(",", ":")),
-        _VALUES: base64.b64encode(flat.tobytes()).decode("ascii"),
+        _VALUES: encode(flat),
     }
 
 
@@ -96,13 +96,14 @@ def moments_from_metadata(metadata: Mapping[str, str]) -> SourceMoments | None:
     sites = tuple(Site(**site) for site in plain["sites"])
     if not sites or any(site.kind not in LAYOUTS for site in sites):
         raise ValueError("moments without sites, or of an unknown layout")
-    content = base64.b64decode(metadata[_VALUES], validate=True)
-    flat = np.frombuffer(content, "<f4").astype(np.float32)
+    flat = decode(metadata[_VALUES])
     channels, first = sum(site.channels for site in sites), 2 * sites[0].channels
     sizes = [channels, channels, len(sites), first, first]
-    if len(flat) != sum(sizes) or not np.isfinite(flat).all() or plain["samples"] < 1:
+    if len(flat) != sum(sizes) or plain["samples"] < 1:
         raise ValueError(f"{len(flat)} values of moments for {channels} channels")
     mean, variance, energy, first_mean, first_std = np.split(flat, np.cumsum(sizes)[:-1])
-    return SourceMoments(
-        *(sites, mean, variance, energy, first_mean, first_std), plain["samples"], plain["gains"]
-    )
+    share = float(plain.get("share", SourceMoments.share))
+    if not 0 < share <= 1:
+        raise ValueError(f"a share of {share} that each site takes back")
+    values = (mean, variance, energy, first_mean, first_std)
+    return SourceMoments(sites, *values, plain["samples"], plain["gains"], share)

@@ -14,8 +14,14 @@ def encode(values: NDArray[Any], kind: str = "<f4") -> str:
     return base64.b64encode(np.ascontiguousarray(values, dtype=kind).tobytes()).decode("ascii")
 
 
-def decode(text: str, kind: str = "<f4") -> Floats:
-    return np.frombuffer(base64.b64decode(text, validate=True), dtype=kind).astype(np.float32)
+def decode(text: str) -> Floats:
+    return finite(np.frombuffer(base64.b64decode(text, validate=True), "<f4").astype(np.float32))
+
+
+def finite(values: Floats) -> Floats:
+    if not np.isfinite(values).all():
+        raise ValueError("numbers that are not finite")
+    return values
 
 
 def decode_bytes(text: str) -> NDArray[np.int8]:
@@ -42,4 +48,4 @@ def matrix(stored: NDArray[np.int8], columns: int) -> Floats:
     """The reverse of `coded`."""
     scale, rows = np.split(stored, [columns * _SCALE.itemsize])
     values: Floats = rows.reshape(-1, columns).astype(np.float32)
-    return values * np.frombuffer(scale.tobytes(), _SCALE)
+    return finite(values * np.frombuffer(scale.tobytes(), _SCALE))

@@ -7,7 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from zotta_edge.packing import Floats, coded, coded_bytes, decode, decode_bytes, encode, matrix
+from zotta_edge.format.packing import (
+    Floats,
+    coded,
+    coded_bytes,
+    decode,
+    decode_bytes,
+    encode,
+    matrix,
+)
 
 MAPS = ("gains", "inward", "outward", "deltas")
 UNITS = ("measure_mean", "measure_std")
