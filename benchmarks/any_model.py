@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def adaptable(file: Path, args: argparse.Namespace) -> Path:
     """The file exported and calibrated; where that fails, the commands have said why."""
     output: Path = args.output / f"{file.stem}.onnx"
-    if output.exists():
+    if output.exists() and read_info(output).calibration:  # not one that was interrupted
         return output
     started = time.perf_counter()
     known = ["--mean", args.mean, "--std", args.std] if args.mean else []

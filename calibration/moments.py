@@ -9,6 +9,7 @@ import onnx
 from zotta_edge.calibration.features import in_batches
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import IMAGE, Floats, ModelInfo
+from zotta_edge.format.moments import Site, SourceMoments
 from zotta_edge.graph.index import Graph
 from zotta_edge.graph.shapes import ShapeProbe
 from zotta_edge.graph.subgraph import parse
@@ -18,7 +19,6 @@ from zotta_edge.runtime.methods.moments.graph import INSTANCE, add_moments
 from zotta_edge.runtime.methods.moments.sites import find_sites
 from zotta_edge.runtime.watch.statistics import Doubles
 from zotta_edge.sessions import open_session
-from zotta_edge.source_moments import Site, SourceMoments
 
 
 def source_moments(

@@ -6,12 +6,23 @@ from typing import Any
 
 import onnx
 
+from zotta_edge.decoder_format import KIND
+from zotta_edge.decoder_format import from_metadata as decoder_from_metadata
 from zotta_edge.errors import ZottaError
+from zotta_edge.export.decoders.from_onnx import outline
+from zotta_edge.export.decoders.inspect import (
+    decoder_summary,
+    describe_decoder,
+    explain_decoder,
+    norms_table,
+    refuse_eyes,
+)
 from zotta_edge.export.norms.expose import expose_norms
 from zotta_edge.export.preprocessing import told
 from zotta_edge.export.sources.classifier import Say, as_classifier
 from zotta_edge.export.sources.obstacles import UnsuitableError, one_line_errors
 from zotta_edge.export.sources.source import read_onnx
+from zotta_edge.files import check_file
 from zotta_edge.format import ModelInfo, from_metadata
 from zotta_edge.graph.nodes import opset
 
@@ -36,12 +47,18 @@ def describe(path: Path, say: Say = lambda message: None) -> dict[str, Any]:
     >>> described["exported"], described["precision"], described["classes"]
     (True, 'int8', 10)
     """
-    model = read_onnx(path)
+    check_file(path)
+    decoder = outline(path)
+    model = decoder or read_onnx(path)
     metadata = _metadata(model)
     common = {"file": str(path), "bytes": path.stat().st_size, "opset": opset(model)}
+    if metadata.get("zotta.kind") == KIND:
+        described = describe_decoder(path, decoder_from_metadata(metadata, path))
+        return common | {"exported": True} | described
+    refuse_eyes(metadata, path)
     if "zotta.format" in metadata:
         return common | {"exported": True} | _describe_info(from_metadata(metadata, path))
-    return common | {"exported": False} | _explain(model, path, say)
+    return common | {"exported": False} | _explain(decoder, model, path, say)
 
 
 def _metadata(model: onnx.ModelProto) -> dict[str, str]:
@@ -105,6 +122,8 @@ def checks_table(info: ModelInfo) -> str:
 
 def for_people(path: Path, described: dict[str, Any]) -> str:
     """The text of `zotta-edge inspect`, from what `describe` says."""
+    if described.get("kind") == KIND:
+        return "\n".join((decoder_summary(described), norms_table(described)))
     if described["exported"]:
         info = from_metadata(_metadata(read_onnx(path)), path)
         return "\n".join((summary(path, info), checks_table(info), layers_table(info)))
@@ -144,21 +163,25 @@ def _describe_info(info: ModelInfo) -> dict[str, Any]:
     }
 
 
-def _explain(model: onnx.ModelProto, path: Path, say: Say) -> dict[str, Any]:
+def _explain(
+    decoder: onnx.ModelProto | None, model: onnx.ModelProto, path: Path, say: Say
+) -> dict[str, Any]:
     try:
         with one_line_errors(str(path)):
+            if decoder:
+                return _promising(explain_decoder(path), "norms behind attention found", path)
             norms = expose_norms(as_classifier(model, say=say))
     except UnsuitableError as error:
         return _hopeless(str(error), error.obstacles)
     except ZottaError as error:
         return _hopeless(str(error), [str(error)])
-    return {
-        "adaptable": True,
-        "norms": len(norms),
-        "reason": f"{len(norms)} "
-        f"{'affines can be inserted' if norms[0].norm.inserted else 'norms found'}; "
-        f"make an adaptable file with `zotta-edge export {path} -o adaptable.onnx`",
-    }
+    found = "affines can be inserted" if norms[0].norm.inserted else "norms found"
+    return _promising(len(norms), found, path)
+
+
+def _promising(norms: int, found: str, path: Path) -> dict[str, Any]:
+    way = f"make an adaptable file with `zotta-edge export {path} -o adaptable.onnx`"
+    return {"adaptable": True, "norms": norms, "reason": f"{norms} {found}; {way}"}
 
 
 def _hopeless(reason: str, obstacles: list[str]) -> dict[str, Any]:

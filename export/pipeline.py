@@ -46,13 +46,12 @@ from zotta_edge.format import (
     Trial,
     to_metadata,
 )
+from zotta_edge.runtime.engine.fold import fix_affines
 from zotta_edge.runtime.io.classes import Classes
 from zotta_edge.runtime.io.preprocessing import prepare
 from zotta_edge.sessions import open_session
 
 Say = Callable[[str], None]
-
-_DEAR = 1.2  # times as long as the file as it came
 
 
 @dataclass(frozen=True)
@@ -145,6 +144,8 @@ def export_model(
     (10, 'int8', True)
     """
     options = options or ExportOptions()
+    if options.precision == "int4":
+        raise ZottaError("4 bits are for decoders whose weights come so: choose int8, fp8 or fp32")
     output = Path(output)
     check_writable(output)
     with one_line_errors(source):
@@ -203,7 +204,11 @@ def _build(source: str, options: ExportOptions, say: Say) -> tuple[onnx.ModelPro
     before = open_session(original)
     checks = check_adaptable(before, session, info, inputs, tolerance)
     if batch_norms or any(norm.inserted for norm in info.norms):
-        say(_priced(relative_time(before, session, inputs), batch_norms))
+        fixed = onnx.ModelProto()
+        fixed.CopyFrom(adaptable)
+        fix_affines(fixed, info.norms)
+        ratio = relative_time(before, open_session(fixed.SerializeToString()), inputs)
+        say(f"without adaptation it takes {ratio:.2f} times as long as the file as it came")
     if found or options.precision == "fp32":
         return adaptable, replace(info, checks=checks)
     say(f"quantizing to {options.precision}")
@@ -213,12 +218,6 @@ def _build(source: str, options: ExportOptions, say: Say) -> tuple[onnx.ModelPro
     say("checking the quantized graph against fp32")
     checks |= check_quantized(session, open_session(model.SerializeToString()), info, inputs)
     return model, replace(info, checks=checks)
-
-
-def _priced(ratio: float, batch_norms: bool) -> str:
-    """What the affines cost: no runtime can fold a BatchNorm whose affine is an input."""
-    text = f"with its affines it takes {ratio:.2f} times as long as the file as it came"
-    return f"{text}: --fold makes that less" if batch_norms and ratio > _DEAR else text
 
 
 def _keep_integers(found: str, precision: Precision, say: Say) -> None:
@@ -234,8 +233,6 @@ def _quantize(
     classifier: Classifier, precision: Precision, target: str, images: Floats | None
 ) -> tuple[onnx.ModelProto, str]:
     model = classifier.graph.model
-    if precision == "int4":
-        raise ZottaError("4 bits are for decoders whose weights come so: choose int8, fp8 or fp32")
     if precision == "int8":
         return quantize_int8(model, resolve_target(target), classifier.shapes)
     return quantize_fp8(model, images)

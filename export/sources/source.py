@@ -8,6 +8,7 @@ import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from zotta_edge.errors import ZottaError
+from zotta_edge.files import check_file
 from zotta_edge.format import Preprocessing
 from zotta_edge.sessions import open_session
 
@@ -81,6 +82,7 @@ def read_onnx(path: Path) -> onnx.ModelProto:
     """Read a model that is complete in one file; refuse anything else with the reason."""
     if path.is_dir():
         raise ZottaError(f"{path} is a folder: name the .onnx file in it")
+    check_file(path)
     try:
         content = path.read_bytes()
     except OSError as error:

@@ -112,7 +112,10 @@ class Engine:
         file = ModelFile(Path(path), threads, provider)
         if chosen is not None and len(chosen) == 0:
             session = file.session(path)
-            return cls(session_info(session, path), (), 0.0, session, None, file)
+            info = session_info(session, path)
+            if any(norm.kind in ("map", "nhwc") or norm.inserted for norm in info.norms):
+                session = file.session(find_or_rewrite(file.path, "plain", _plain))
+            return cls(info, (), 0.0, session, None, file)
         cut = find_or_cut(file.path, chosen, file.fingerprint)
         cone = file.session(cut.cone)
         stem = cut.stem and file.session(cut.stem)
@@ -216,3 +219,9 @@ def _check(what: str, values: Floats, axes: tuple[int, ...]) -> None:
     if values.shape[1:] != axes or len(values) == 0:
         wanted = ", ".join(map(str, axes))
         raise ZottaError(f"{what}: expected [batch, {wanted}], got {list(values.shape)}")
+
+
+def _plain(content: bytes, path: str) -> bytes:
+    from zotta_edge.runtime.engine.fold import without_affines
+
+    return without_affines(content, path)

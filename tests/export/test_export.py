@@ -63,6 +63,14 @@ def test_a_transformer_takes_few_sessions(tmp_path: Path, sessions: list[object]
     assert len(sessions) == 7
 
 
+def test_4_bits_are_refused_before_any_work(source: Path, tmp_path: Path, capfd) -> None:
+    assert export(source, tmp_path / "out.onnx", "--precision", "int4") == 1
+    told = capfd.readouterr().err.strip().splitlines()
+    assert len(told) == 1
+    assert "4 bits are for decoders" in told[0]
+    assert not (tmp_path / "out.onnx").exists()
+
+
 def test_affines_accept_one_value_a_sample(source: Path, tmp_path: Path) -> None:
     info = export_model(
         str(source),

@@ -3,7 +3,7 @@
 At every site, for the running moments M of the stream with this batch in it,
 
     m = M_1,  v = M_2 - M_1^2,  d = log(v / v_S),  e = |(m - m_S) / sigma_S|^2 + |d|^2
-    l = max(0, 1 - noise E_S / e)                     what sampling and content do not explain
+    l = s max(0, 1 - noise E_S / e)          a share of what sampling and content do not explain
     y <- (y - m_S - l (m - m_S)) exp(-l d / 2) + m_S
 
 which scale and shift of the norm take up. With l = 0 they are the source's, bit for bit.
@@ -17,11 +17,11 @@ from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import EMBEDDING, ModelInfo, from_metadata
+from zotta_edge.format.moments import Site, SourceMoments, floored, least_variance
 from zotta_edge.graph.constants import Array
 from zotta_edge.graph.index import Graph
 from zotta_edge.graph.subgraph import parse
 from zotta_edge.runtime.engine.cut import Halves, halves
-from zotta_edge.source_moments import Site, SourceMoments, floored, least_variance
 from zotta_edge.tensor_layouts import LAYOUTS
 
 RUNNING = "zotta.moments.running"  # [1, 2 D]: first and second moments of each site in turn
@@ -30,6 +30,7 @@ WEIGHTS = "zotta.moments.weights"  # [batch or 1, 1]: share of each image
 NOISE = "zotta.moments.noise"  # [1]: variance of the mean, in units of one image's
 INSTANCE = "zotta.moments.instance"  # output [batch, 2 D]: every image's own moments
 FIRST = "zotta.moments.first"  # output [batch, 2 C]: those of the first site
+WITH_BATCH = ".with_batch"  # how the name of a site's M ends, a sum of the batch and RUNNING
 AT_SOURCE = 1e30  # a noise that leaves everything as it is
 _MANY = 1024  # pixels of a map; of a larger one some rows tell the moments
 
@@ -72,6 +73,11 @@ def _add_input(graph: Graph, name: str, default: Array, shape: list[int | str]) 
     graph.add_constant(name, default)
 
 
+def prefix_of(site: Site) -> str:
+    """How the names begin of all that is computed for a site."""
+    return f"{site.tensor}.moments"
+
+
 class _Writer:
     """Writes the equations above, a site after the other."""
 
@@ -90,7 +96,7 @@ class _Writer:
         means, variances = (np.split(x, source.ends[:-1]) for x in (source.mean, source.variance))
         instances = []
         for index, site in enumerate(sites):
-            self._prefix = f"{site.tensor}.moments"
+            self._prefix = prefix_of(site)
             instances.append(self._instance(site))
             moments = means[index].reshape(1, -1), floored(variances[index]).reshape(1, -1)
             scale, shift = self._aligned(site, instances[-1], kept[index], noises[index], *moments)
@@ -124,14 +130,16 @@ class _Writer:
         op, constant = self._op, self._constant
         m_s = constant("mean", mean)
         weighted = self._reduced("ReduceSum", op("Mul", instance, WEIGHTS), [0], True)
-        m, squares = self._split(op("Add", weighted, kept), [site.channels] * 2)
+        seen = self._made("Add", [weighted, kept], f"{self._prefix}{WITH_BATCH}")
+        m, squares = self._split(seen, [site.channels] * 2)
         v = op("Max", op("Sub", squares, op("Mul", m, m)), self._floor(variance))
         d = op("Log", op("Mul", v, constant("inverse", 1 / variance)))
         off = op("Sub", m, m_s)
         z = op("Mul", off, constant("unit", 1 / np.sqrt(variance)))
         e = self._reduced("ReduceSumSquare", self._concat(z, d), [1], True)
         one = constant("one", np.ones(1, np.float32))
-        share_l = op("Relu", op("Sub", one, op("Div", noise, e)))
+        certain = op("Relu", op("Sub", one, op("Div", noise, e)))
+        share_l = op("Mul", certain, constant("share", np.array([self._source.share], np.float32)))
         half = constant("half", np.array([-0.5], np.float32))
         r = op("Exp", op("Mul", op("Mul", share_l, half), d))
         centre = op("Add", m_s, op("Mul", share_l, off))

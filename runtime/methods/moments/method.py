@@ -17,12 +17,14 @@ from numpy.typing import NDArray
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import Floats
+from zotta_edge.format.moments import SourceMoments
 from zotta_edge.runtime.engine.engine import Engine, Outputs
 from zotta_edge.runtime.events import Events, StreamChanged
 from zotta_edge.runtime.methods.contract import Answer, calibration_of
 from zotta_edge.runtime.methods.moments.passes import Begun, MomentPasses
 from zotta_edge.runtime.methods.moments.running import AT_SOURCE, RunningMoments, Share
 from zotta_edge.runtime.methods.moments.settings import MomentSettings
+from zotta_edge.runtime.methods.moments.settling import Settled, Settling
 from zotta_edge.runtime.methods.moments.stream import MomentStream
 from zotta_edge.runtime.methods.primed.budget import PassBudget
 from zotta_edge.runtime.methods.primed.filter_choice import FilterChoice
@@ -32,7 +34,6 @@ from zotta_edge.runtime.watch.class_memory import ClassMemory
 from zotta_edge.runtime.watch.collapse import Collapse
 from zotta_edge.runtime.watch.guard import GuardCounts
 from zotta_edge.runtime.watch.statistics import Doubles
-from zotta_edge.source_moments import SourceMoments
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class _Published:
 
     running: Floats
     noise: float
+    settled: Settled | None
     filter: str
     drift: float
 
@@ -57,6 +59,7 @@ class Moments:
         self._scored = not info.outputs  # else there are no classes to watch
         self._passes = MomentPasses(engine)
         self._running = RunningMoments(source, info.classes, settings)
+        self._settling = Settling(self._passes, source, settings)
         self._stream = MomentStream(source, settings)
         self._filters = Filters(info.preprocessing, calibration.pixels)
         self._choice = FilterChoice(self._filters, calibration, settings, events)
@@ -80,6 +83,7 @@ class Moments:
             begun = self._refiltered(images, weights)
             outputs, instance = self._answered(begun, weights)
         self._running.observe(instance, weights)
+        self._settling.observe(len(images), self._running, self._noise)
         adapted = self._noise < AT_SOURCE
         if self._collapse.happened(outputs.logits, not adapted, lambda: self._plain(images).logits):
             self._choice.reset()
@@ -91,8 +95,11 @@ class Moments:
     def read(self, images: Floats) -> Answer:
         known = self._published  # taken once: a call beside this one may replace it
         begun = self._passes.begin(self._filters(known.filter, images))
-        unseen = Share(1.0, np.zeros(len(images)), 0.0)
-        outputs, _ = self._passes.finish(begun, known.running, unseen, known.noise)
+        if known.settled:
+            outputs, _ = self._passes.finish_settled(begun, known.settled.cone)
+        else:
+            unseen = Share(1.0, np.zeros(len(images)), 0.0)
+            outputs, _ = self._passes.finish(begun, known.running, unseen, known.noise)
         return Answer(outputs.logits, False, known.drift, others=outputs.others)
 
     def _seen(self, images: Floats) -> tuple[Begun, Doubles]:
@@ -118,7 +125,7 @@ class Moments:
         return begun
 
     def _anew(self, images: Floats, before: Begun) -> Begun:
-        self._budget.spend(self._passes.stem_share * before.images)
+        self._budget.spend(self._passes.stem_share * len(before.images))
         return self._passes.begin(images)
 
     def _trial_due(self, instance: Floats, weights: Doubles) -> bool:
@@ -145,30 +152,40 @@ class Moments:
     def _answered(self, begun: Begun, weights: Doubles) -> tuple[Outputs, Floats]:
         """Answer, and once more where the answers are of fewer classes than was believed."""
         share = self._running.share_of(weights)
+        answer = self._answered_once(begun, weights, share)
+        self._running.observe_answers(answer[0].logits, weights)
+        believed, self._noise = self._noise, self._running.noise(share)
+        if self._settling.now:
+            believed = self._settling.now.noise
+        if self._noise > believed + self._settings.moment_again and self._budget.credit > 0:
+            self._settling.reset()
+            self._budget.spend((1 - self._passes.stem_share) * len(begun.images))
+            answer = self._passes.finish(begun, self._running.mean, share, self._noise)
+        return answer
+
+    def _answered_once(
+        self, begun: Begun, weights: Doubles, share: Share
+    ) -> tuple[Outputs, Floats]:
+        if self._settling.now:
+            return self._passes.finish_settled(begun, self._settling.now.cone)
         first = self._scored and self._running.knows_no_answers
         if first:  # misaligned answers would hide how few classes there are
-            source, _ = self._passes.finish(begun, self._running.mean, share, AT_SOURCE)
+            source = self._engine.cone(self._engine.stem(begun.images), {})
             self._running.observe_answers(source.logits, weights)
         self._noise = self._running.noise(share)
         if first:  # and the source's are of few classes where it sees badly
             self._running.forget_answers()
-        answer = self._passes.finish(begun, self._running.mean, share, self._noise)
-        self._running.observe_answers(answer[0].logits, weights)
-        noise = self._running.noise(share)
-        if noise > self._noise + self._settings.moment_again and self._budget.credit > 0:
-            self._budget.spend((1 - self._passes.stem_share) * begun.images)
-            answer = self._passes.finish(begun, self._running.mean, share, noise)
-        self._noise = noise
-        return answer
+        return self._passes.finish(begun, self._running.mean, share, self._noise)
 
     def _forget(self) -> None:
         """Drop what was learned of another stream, or through another filter."""
         self._running.reset()
+        self._settling.reset()
         self._noise = AT_SOURCE
 
     def _publish(self) -> _Published:
-        drift = self._stream.drift.score
-        known = _Published(self._running.mean, self._noise, self._choice.name, drift)
+        drift, settled = self._stream.drift.score, self._settling.now
+        known = _Published(self._running.mean, self._noise, settled, self._choice.name, drift)
         self._published = known
         return known
 
@@ -186,6 +203,7 @@ class Moments:
             "stream": self._stream,
             "filter": self._choice,
             "running": self._running,
+            "settling": self._settling,
             "memory": self._memory,
             "collapse": self._collapse,
             "counts": self._counts,
@@ -197,6 +215,7 @@ class Moments:
             "drift": self._stream.drift.score,
             "significance": self._stream.drift.significance,
             "noise": min(self._noise, 1e6),
+            "settled": self._settling.now is not None,
             "filter": self._choice.name,
             "class_memory": self._memory.status(),
             "guard": self._counts.to_dict(),

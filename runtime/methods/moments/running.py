@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zotta_edge.format import Floats
+from zotta_edge.format.moments import SourceMoments
 from zotta_edge.runtime.methods.moments.settings import RunningMomentSettings
 from zotta_edge.runtime.state import fields as states
 from zotta_edge.runtime.watch.drift import RunningMean
 from zotta_edge.runtime.watch.statistics import Doubles, log_softmax
-from zotta_edge.source_moments import SourceMoments
 
 AT_SOURCE = 1e30  # a noise that leaves everything as it is
 

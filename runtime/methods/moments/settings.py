@@ -33,6 +33,9 @@ class RunningMomentSettings(Options):
         "by more than this",
         low=0,
     )
+    moment_settled: int = option(
+        128, "images of a stream after which its alignment is written into the weights", low=1
+    )
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ Needs the onnx package, so it is imported only where there is a graph to look at
 from onnx import NodeProto
 
 from zotta_edge.format import IMAGE, ModelInfo, Norm
+from zotta_edge.format.moments import Site
 from zotta_edge.graph.index import Graph
 from zotta_edge.graph.shapes import Shape
-from zotta_edge.source_moments import Site
 from zotta_edge.tensor_layouts import LAYOUTS, Kind
 
 _CONVOLUTIONS = ("Conv", "ConvInteger")

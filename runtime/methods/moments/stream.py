@@ -7,12 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zotta_edge.format import Floats
+from zotta_edge.format.moments import SourceMoments
 from zotta_edge.runtime.methods.moments.settings import MomentSettings
 from zotta_edge.runtime.state import fields as states
 from zotta_edge.runtime.watch.drift import Drift
 from zotta_edge.runtime.watch.novelty import Novelty
 from zotta_edge.runtime.watch.statistics import Doubles, Source
-from zotta_edge.source_moments import SourceMoments
 
 
 class MomentStream:

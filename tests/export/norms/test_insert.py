@@ -17,6 +17,7 @@ from zotta_edge.export.norms.expose import expose_norms
 from zotta_edge.export.pipeline import ExportOptions, export_model
 from zotta_edge.export.sources.classifier import as_classifier
 from zotta_edge.runtime.engine.engine import Engine
+from zotta_edge.runtime.engine.fold import without_affines
 from zotta_edge.runtime.engine.head import Head
 
 quantization = pytest.importorskip("onnxruntime.quantization")
@@ -111,6 +112,19 @@ def test_folded_network_gets_one_affine_a_block(folded: Path) -> None:
     assert [item.norm.name for item in exposed] == ["layer1.1.conv", "layer2.1.conv"]
     assert all(item.norm.inserted for item in exposed)
     assert said == ["the model has no norms: 2 affines are inserted behind its products"]
+
+
+@pytest.mark.parametrize("how", QUANTIZED)
+def test_where_no_affine_moves_the_integers_are_as_they_came(how: str, folded: Path) -> None:
+    """The graph that answers without adaptation has no affine, and the same answers."""
+    path = quantize(folded, how)
+    output = path.with_name("out.onnx")
+    info = export_model(str(path), output, ExportOptions("int8", mean=(0.5,), std=(0.25,)))
+    fixed = onnx.load_from_string(without_affines(output.read_bytes(), str(output)))
+    assert not {norm.scale for norm in info.norms} & {n for x in fixed.graph.node for n in x.input}
+    engine = Engine.open(output, chosen=())
+    logits = engine.cone(engine.stem(images()), {}).logits
+    np.testing.assert_array_equal(logits, run(output, {"image": images()}))
 
 
 def test_inserted_affines_are_exact_and_work_for_each_sample(folded: Path, tmp_path: Path) -> None:

@@ -271,22 +271,26 @@ def test_a_real_resnet(resnet: Path, chosen: tuple[int, ...]) -> None:
 def test_counted_passes_are_the_time_they_take(deit: Path) -> None:
     """DeiT-Ti, layers 3-5, k = 5: one stem and eleven cones against plain inference, in CPU time.
 
-    CPU time on one thread, and the best of several interleaved rounds: the machine may be busy.
+    CPU time on one thread, and the best of many interleaved rounds: the machine may be busy, and
+    then it takes more of them until each part has had a good one.
     """
     engine, plain = (Engine.open(deit, chosen=chosen, threads=1) for chosen in ((3, 4, 5), ()))
     images = np.random.default_rng(0).normal(0, 1, (4, 3, 224, 224)).astype(np.float32)
     stem = engine.stem(images)
     best = np.full(3, np.inf)
-    for _ in range(8):
+    counted = (1 - engine.cone_share) + 11 * engine.cone_share
+    for _ in range(60):
         times = [
             _seconds(lambda: plain.cone(plain.stem(images), {})),
             _seconds(lambda: engine.stem(images)),
             _seconds(lambda: engine.cone(stem, {})),
         ]
         best = np.minimum(best, times)
-    whole, once, repeated = best
-    counted = (1 - engine.cone_share) + 11 * engine.cone_share
-    assert counted == pytest.approx((once + 11 * repeated) / whole, rel=0.25)
+        whole, once, repeated = best
+        taken = (once + 11 * repeated) / whole
+        if counted == pytest.approx(taken, rel=0.15):
+            break
+    assert counted == pytest.approx(taken, rel=0.15)
     assert 8.0 < counted < 8.7
 
 
