@@ -26,6 +26,7 @@ from zotta_edge.runtime.engine.model_info import read_info
 from zotta_edge.runtime.io.images import Image
 from zotta_edge.runtime.io.preprocessing import as_batch
 
+SAMPLES = 256  # as many as are usual: fewer make all of calibration shorter
 CORRUPTION, SEVERITY = "speckle_noise", 3  # put on the source images when no others are given
 
 
@@ -34,7 +35,7 @@ class Settings:
     """What the flags of `zotta-edge calibrate` say."""
 
     choice: Choice = field(default_factory=Choice)
-    samples: int = 256  # N images of the source, and as many OOD ones
+    samples: int = SAMPLES  # N images of the source, and as many OOD ones
     seed: int = 0  # of the draw, the noise and the clustering
     strict: bool = False  # whether an image that cannot be read is an error
     threads: int | None = None  # None: all cores
@@ -44,6 +45,14 @@ class Settings:
             raise ZottaError(f"{self.samples} samples are too few: at least {MIN_SAMPLES}")
         if self.seed < 0:
             raise ZottaError(f"the seed is {self.seed}: expected 0 or more")
+
+    def part_of(self, most: int) -> int:
+        """So many of `most` as there are samples of the usual number.
+
+        >>> Settings(samples=64).part_of(4), Settings(samples=500).part_of(4)
+        (1, 4)
+        """
+        return max(1, most * min(self.samples, SAMPLES) // SAMPLES)
 
 
 @dataclass(frozen=True)

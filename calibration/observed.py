@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from zotta_edge.calibration.copies import Copies
 from zotta_edge.format import Calibration, Floats, Prime
+from zotta_edge.format.signatures import Signatures
 from zotta_edge.runtime.engine.engine import Engine
 from zotta_edge.runtime.io.preprocessing import prepare
 from zotta_edge.runtime.methods.primed.filters import Filters
@@ -18,7 +19,6 @@ from zotta_edge.runtime.methods.primed.settings import PrimedSettings
 from zotta_edge.runtime.methods.primed.signature import Maps
 from zotta_edge.runtime.watch.statistics import floored, log_softmax, pooled
 from zotta_edge.runtime.zeroth.parameters import Parameters
-from zotta_edge.signatures import Signatures
 
 CHUNK = 32  # copies of a pass
 _NEAR, _SURE = 0.02, 0.05  # floors of a distance of features, and of answers: less is as good as 0
@@ -85,15 +85,16 @@ class Observer:
         prime: Prime,
         u: Floats,
         chosen: NDArray[np.intp],
+        chunks: list[slice],
         progress: Callable[[int], None] = lambda copies: None,
     ) -> Floats:
-        """Embeddings of all copies, each through its filter and with its own move."""
+        """Embeddings of these copies, each through its filter and with its own move."""
         parameters = Parameters(self.engine.info, self.engine.chosen)
         settings = PrimedSettings()
         read = Maps(maps, self.calibration, min(self.engine.chosen))
         own = OwnMoves(read, prime, parameters, settings)
         found = []
-        for rows in self.chunks():
+        for rows in chunks:
             names = [self.filters.names[index] for index in chosen[rows]]
             stem = self.engine.stem(self.filters.each(names, self.prepared(rows)))
             moves = own.moves(read.needed(u[rows], settings.own_least))

@@ -24,13 +24,13 @@ from zotta_edge.runtime.io.preprocessing import mirrored
 
 PERTURBATION = 0.03  # c: below 0.02 an INT8 model's rounding shows, at 0.04 fp32 is still linear
 SEVERITY = 5  # of the noise on every other sweep: J must hold where the stream is, too
-SWEEPS = 4  # through all directions, a group of images each
+SWEEPS = 4  # through all directions, a group of images each, of as many images as are usual
 SHARE = 0.14  # of the file's size, at most...
 ALL = 0.18  # ...and together with the signatures
 OVERSAMPLED, ITERATIONS = 10, 4  # of the thin SVD: directions beyond the rank, rounds
 
 
-def prime(report: Report, source: Source, settings: Settings, sweeps: int = SWEEPS) -> Report:
+def prime(report: Report, source: Source, settings: Settings) -> Report:
     """Measure J of the calibrated layers with forward passes of the quantized model itself.
 
     Then fit the signatures by which single images tell what they need (calibration/signatures.py).
@@ -41,7 +41,7 @@ def prime(report: Report, source: Source, settings: Settings, sweeps: int = SWEE
     chosen = report.calibration.chosen
     if not any(info.layers[index].norms for index in chosen):
         raise ZottaError("the chosen layers have no affines to prime: choose others with --layers")
-    groups = _groups(source, info, settings, sweeps)
+    groups = _groups(source, info, settings, settings.part_of(SWEEPS))
     engine = Engine.open(report.model, chosen=chosen, threads=settings.threads)
     if not info.outputs:  # refuses, before the work, what the method would refuse after it
         Head.open(engine).weights()

@@ -12,18 +12,17 @@ from zotta_edge.calibration.calibrate import Report, Settings
 from zotta_edge.calibration.copies import Copies
 from zotta_edge.calibration.observed import Observed, Observer
 from zotta_edge.calibration.samples import Source, read_samples
-from zotta_edge.calibration.signatures import fit, size_of
+from zotta_edge.calibration.signatures import fit, moved_chunks, size_of
 from zotta_edge.errors import ZottaError
 from zotta_edge.files import replacing, sha256
 from zotta_edge.format import Prime
+from zotta_edge.format.signatures import Signatures
 from zotta_edge.progress import Progress
 from zotta_edge.runtime.engine.engine import Engine
 from zotta_edge.runtime.engine.model_info import read_info
-from zotta_edge.signatures import Signatures
 
-IMAGES = 480  # of the source, at most
-COPIES, OF_SMALL = 4, 12  # of each; images up to 64 pixels a side are cheap, and get more
-SMALL = 64
+IMAGES, COPIES = 480, 4  # of the source, at most; of each
+SMALL, OF_SMALL = 64, (1440, 12)  # up to 64 pixels a side they are cheap, and there are more
 SHARE = 0.09  # of the file's size, at most
 BYTES = 4 / 3  # a byte in base64
 _KEEP = 256  # copies between two writes of what was seen
@@ -34,8 +33,10 @@ class Signing:
 
     def __init__(self, engine: Engine, report: Report, source: Source, settings: Settings) -> None:
         p, self._seed = engine.info.preprocessing, settings.seed
-        samples = read_samples(source, p, IMAGES, settings.seed, strict=settings.strict)
-        times = OF_SMALL if max(p.height, p.width) <= SMALL else COPIES
+        small = max(p.height, p.width) <= SMALL
+        most, times = OF_SMALL if small else (IMAGES, COPIES)
+        images = settings.part_of(most)
+        samples = read_samples(source, p, images, settings.seed, strict=settings.strict)
         copies = Copies(samples.images, times, settings.seed)
         self._observer = Observer(engine, report.calibration, copies)
         self._rank = size_of(self._observer).rank(SHARE * unprimed_size(report.model) / BYTES)
@@ -48,10 +49,11 @@ class Signing:
     def signatures(self, prime: Prime) -> Signatures:
         """Made with forward passes; a run that was stopped goes on where it kept what it saw."""
         started, observer, copies = time.perf_counter(), self._observer, self._observer.copies
-        passes = len(observer.filters.names)  # of a copy; one more with its own move
+        passes = len(observer.filters.names)  # of a copy
+        moved = sum(rows.stop - rows.start for rows in moved_chunks(observer))
         hint = "(can be interrupted: the same command goes on)"
         so_far = self._load()
-        with Progress("signatures", len(copies) * (passes + 1), hint) as progress:
+        with Progress("signatures", len(copies) * passes + moved, hint) as progress:
             progress.skip(passes * (0 if so_far is None else len(so_far)))
             seen = observer.observe(so_far, self._keep, lambda n: progress.advance(passes * n))
             fitted = fit(observer, seen, prime, self._rank, progress.advance)

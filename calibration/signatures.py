@@ -15,10 +15,10 @@ from zotta_edge.calibration.copies import Copies
 from zotta_edge.calibration.observed import Observed, Observer
 from zotta_edge.calibration.ridge import Doubles, principal, ridge
 from zotta_edge.format import Floats, Prime
-from zotta_edge.packing import coded_bytes
+from zotta_edge.format.packing import coded_bytes
+from zotta_edge.format.signatures import Signatures
 from zotta_edge.runtime.methods.primed.settings import PrimedSettings
 from zotta_edge.runtime.methods.primed.signature import Maps, best_filters
-from zotta_edge.signatures import Signatures
 
 RANK, LEAST_RANK = 32, 4  # of the predicted moves, as the file's size allows
 CLEAN = 3.0  # weight of an image as it is among copies
@@ -26,6 +26,7 @@ GAIN_LIMITS = (-3.0, 2.0)  # of a filter's log gain
 GAIN_PENALTY, MOVE_PENALTY = 100.0, 1000.0
 DELTA_PENALTY = 0.3  # of the coordinates' mean square
 _LEAST_SPREAD = 1e-3  # of a measure
+MOVED = 4  # one chunk of copies in so many is answered with its moves
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,11 @@ def size_of(observer: Observer) -> Size:
     )
 
 
+def moved_chunks(observer: Observer) -> list[slice]:
+    """The copies that are answered once more, with their moves."""
+    return list(observer.chunks())[::MOVED]
+
+
 def fit(
     observer: Observer,
     seen: Observed,
@@ -70,7 +76,7 @@ def fit(
     rank: int,
     progress: Callable[[int], None] = lambda copies: None,
 ) -> Signatures:
-    """All maps; that of the embedding from a pass of every copy with its own move."""
+    """All maps; that of the embedding also from some copies answered with their moves."""
     table = _Table(observer.copies, seen)
     maps = Maps(_blank(observer, table, rank), observer.calibration, min(observer.engine.chosen))
     q = maps.products(seen.measures)
@@ -89,9 +95,9 @@ def fit(
         outward=main.T.astype(np.float32),
         energy=float(np.square(z[: table.clean]).sum(axis=1).mean()),
     )
-    moved = observer.moved(fitted, prime, u, chosen, progress)
-    deltas = _deltas(z, moved - table.original(seen.embeddings), table.weights)
-    return replace(fitted, deltas=deltas)
+    chunks = moved_chunks(observer)
+    moved = observer.moved(fitted, prime, u, chosen, chunks, progress)
+    return replace(fitted, deltas=table.deltas(z, chosen, moved, np.r_[tuple(chunks)]))
 
 
 @dataclass(frozen=True)
@@ -126,6 +132,17 @@ class _Table:
         features = self.seen.features[chosen, np.arange(len(chosen))].astype(np.float32)
         return features[:, :width], (features - self.original(self.seen.features))[:, width:]
 
+    def deltas(
+        self, z: Floats, chosen: NDArray[np.intp], moved: Floats, rows: NDArray[np.intp]
+    ) -> Floats:
+        """From z to what the embedding is off after a move: before it, and what moves change.
+
+        The change hardly depends on what is seen, so the few rows that were moved tell it.
+        """
+        before = self.seen.embeddings[chosen, np.arange(len(chosen))]
+        off = _deltas(z, before - self.original(self.seen.embeddings), self.weights)
+        return off + _deltas(z[rows], moved - before[rows], self.weights[rows])
+
 
 def _blank(observer: Observer, table: _Table, rank: int) -> Signatures:
     """The units of the measures, and maps that say nothing yet."""
@@ -155,7 +172,7 @@ def _spread(copies: Copies, gains: Floats) -> float:
 
 
 def _deltas(z: Floats, left: Floats, weights: Doubles) -> Floats:
-    """From the coordinates of a move to what the embedding is still off after it."""
+    """From the coordinates of a move to what is left of the embedding."""
     weighted = z * weights[:, None]
     normal = weighted.T @ z
     penalty = DELTA_PENALTY * np.trace(normal) / len(normal)

@@ -14,6 +14,7 @@ import pytest
 
 from zotta_edge.__main__ import main
 from zotta_edge.calibration.calibrate import Settings, calibrate, select_layers, store
+from zotta_edge.calibration.comparison import SHARES
 from zotta_edge.calibration.samples import read_samples
 from zotta_edge.calibration.selection import Choice
 from zotta_edge.errors import ZottaError
@@ -94,6 +95,10 @@ def test_everything_stands_in_the_file_and_the_graph_is_untouched(
     printed = capsys.readouterr()
     assert "20 source images instead of 256" in printed.err
     assert "points regained on degraded source images: moments" in printed.out
+    moments = read_info(model).moments
+    assert moments is not None
+    assert moments.share in SHARES
+    assert f"a site takes back {moments.share:.0%} of a drift" in printed.out
     assert onnx.load(model).graph.SerializeToString() == before.graph.SerializeToString()
 
     info = read_info(model)

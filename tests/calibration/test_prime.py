@@ -165,8 +165,8 @@ def test_calibrate_primes_and_says_so(
 def test_an_interrupted_priming_goes_on(
     calibrated: Report, digits: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings, digits = Settings(), digits[:32]
-    whole = prime(calibrated, digits, settings, sweeps=2).info.prime
+    settings, digits = Settings(samples=128), digits[:32]
+    whole = prime(calibrated, digits, settings).info.prime
     real, calls = priming.measure, []
 
     def stopped(*args: object, **kwargs: object) -> object:
@@ -178,7 +178,7 @@ def test_an_interrupted_priming_goes_on(
 
     monkeypatch.setattr(priming, "measure", stopped)
     with pytest.raises(KeyboardInterrupt, match="1 of 2 sweeps are kept in .*the same command"):
-        prime(calibrated, digits, settings, sweeps=2)
+        prime(calibrated, digits, settings)
     assert len(list(calibrated.model.parent.glob(".*priming.npz"))) == 1
 
     def resumed(*args: object, **kwargs: object) -> object:
@@ -186,7 +186,7 @@ def test_an_interrupted_priming_goes_on(
         return real(*args, **kwargs)  # type: ignore[arg-type]
 
     monkeypatch.setattr(priming, "measure", resumed)
-    again = prime(calibrated, digits, settings, sweeps=2).info.prime
+    again = prime(calibrated, digits, settings).info.prime
     assert calls[0].sweeps == 1
     assert whole is not None
     assert again is not None

@@ -71,9 +71,14 @@ class FilterChoice:
         free = self.before_first_trial or self.settled
         return 0.0 if free else self._settings.filter_trial * len(self._candidates(None))
 
-    def hopeful(self, expected: Mapping[str, float]) -> bool:
-        """Whether any filter is worth a trial, by what was predicted of it."""
-        return min(expected.values()) < self._settings.filter_hope
+    def open_between(self, expected: Mapping[str, float]) -> list[str]:
+        """The filters, none among them, that by what was predicted are about as good as the best.
+
+        A dozen images can tell these apart; against a clear prediction they are more often wrong.
+        """
+        predicted = {AS_IS: 0.0} | dict(expected)
+        furthest = min(predicted.values()) + self._settings.filter_hope
+        return [name for name in self._tried if predicted[name] < furthest]
 
     def apply(self, images: Floats) -> Floats:
         return self._filters(self.name, images)
@@ -107,8 +112,10 @@ class FilterChoice:
         """Those of the stream's first trial, which is for all that may help."""
         if not self.before_first_trial:
             return [name for name, mean in self._tried.items() if mean.samples]
-        hope = dict.fromkeys(self._tried, -math.inf) | dict(expected or {})
-        return [name for name in self._tried if hope[name] < self._settings.filter_hope]
+        if expected is None:
+            return list(self._tried)
+        open_ones = self.open_between(expected)
+        return [name for name in self._tried if name == AS_IS or name in open_ones]
 
     def _choose(self, expected: Mapping[str, float] | None) -> None:
         losses = {name: self._loss(self._tried[name].mean) for name in self._candidates(None)}

@@ -4,6 +4,8 @@ Brightness and colour, edges at several scales, noise, flat and saturated pixels
 They are logarithms where a size is meant, so that products of strengths are sums.
 """
 
+from functools import cache
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,7 +18,7 @@ _BAND = 16  # rows: of larger images only bands of so many are looked at...
 _APART = 64  # ...one in so many rows, which is enough to tell degradations apart
 _LEAST = 3  # ...and at least so many
 _BINS = 64  # of the levels' histogram
-_AT_ONCE = 32_768  # pixels: small images are measured together, large ones fit the cache
+_AT_ONCE = 65_536  # pixels: small images are measured together, large ones fit the cache
 
 
 class Measures:
@@ -70,19 +72,29 @@ def _log(values: Floats) -> Floats:
 
 def _mean(values: Floats) -> Floats:
     """Over all pixels of each image: three times as fast as NumPy's own."""
-    flat = values.reshape(len(values), -1)
-    return _dot(flat, np.ones(flat.shape[1], np.float32))
+    flat = _by_band(values)
+    return _dot(flat, _ones(flat.shape[-1]))
+
+
+@cache
+def _ones(count: int) -> Floats:
+    return np.ones(count, np.float32)
 
 
 def _square(values: Floats) -> Floats:
     """The mean square."""
-    flat = values.reshape(len(values), -1)
+    flat = _by_band(values)
     return _dot(flat, flat)
+
+
+def _by_band(values: Floats) -> Floats:
+    """[n, band, pixels]: of more than 10,000 numbers BLAS would wake threads for each product."""
+    return values.reshape(*values.shape[:2], -1)
 
 
 def _dot(one: Floats, other: Floats) -> Floats:
     """Row by row, so that an image's measures do not depend on its batch."""
-    mean: Floats = np.vecdot(one, other) / np.float32(one.shape[1])
+    mean: Floats = np.vecdot(one, other).mean(axis=1) / np.float32(one.shape[-1])
     return mean
 
 
@@ -143,9 +155,9 @@ def _noise(grey: Floats) -> list[Floats]:
     """What is out of line with its neighbours, and whether neighbours agree in it."""
     left, middle, right = grey[..., :-2], grey[..., 1:-1], grey[..., 2:]
     bend = left + right - 2 * middle
-    both = np.abs(bend[:, :, 2:] - 2 * bend[:, :, 1:-1] + bend[:, :, :-2])  # Immerkaer's noise
-    low, high = np.minimum(left, right), np.maximum(left, right)
-    out = np.maximum(np.maximum(low - middle, middle - high), 0)
+    both = np.abs(_bends(bend, axis=2))  # Immerkaer's noise
+    size = np.abs(bend)
+    out = np.maximum(size - np.abs(right - left), 0) * np.float32(0.5)  # of what lies between them
     far = _mean(out)
     energy = _square(bend) + _TINY**2
     neighbours = (
@@ -154,7 +166,7 @@ def _noise(grey: Floats) -> list[Floats]:
         _mean(bend[:, :, 1:] * bend[:, :, :-1]) / energy,
     )
     tails = _log(_square(out)) - 2 * _log(far)
-    sizes = [_log(_mean(both)), _log(_mean(np.abs(bend))), _log(far)]
+    sizes = [_log(_mean(both)), _log(_mean(size)), _log(far)]
     return [*sizes, tails, _share(out > 0.1), *neighbours]
 
 
@@ -162,9 +174,13 @@ def _tiles(grey: Floats, side: int) -> list[Floats]:
     """How brightness and contrast vary over the image, and the least of either."""
     n, bands, height, width = grey.shape
     rows, columns = height // side, width // side
-    whole = grey[:, :, : rows * side, : columns * side]
-    tiles = whole.reshape(n, bands * rows, side, columns, side)
-    mean, square = tiles.mean(axis=(2, 4)), np.square(tiles).mean(axis=(2, 4))
+    whole = grey[:, :, : rows * side, : columns * side].reshape(-1, columns, side)
+    mean, square = (
+        (np.vecdot(whole, other) / np.float32(side))
+        .reshape(n, bands * rows, side, columns)
+        .mean(axis=2)
+        for other in (_ones(side), whole)
+    )
     spread = np.sqrt(np.maximum(square - np.square(mean), 0)).reshape(n, -1)
     few = max(spread.shape[1] // 10, 1) - 1
     calmest = np.partition(spread, few, axis=1)[:, few]
@@ -174,13 +190,17 @@ def _tiles(grey: Floats, side: int) -> list[Floats]:
 
 def _lines(grey: Floats) -> list[Floats]:
     """Rows and columns that differ from the next ones as a whole."""
-    rows, columns = grey.mean(axis=3), grey.mean(axis=(1, 2))
+    n, bands, height, width = grey.shape
+    rows = np.vecdot(grey, _ones(width)) / np.float32(width)
+    columns = grey.reshape(n, bands * height, width).mean(axis=1)
     return [
         _log(np.abs(_bends(rows)).mean(axis=(1, 2))),
         _log(np.abs(_bends(columns)).mean(axis=1)),
     ]
 
 
-def _bends(profile: Floats) -> Floats:
-    bends: Floats = profile[..., 2:] - 2 * profile[..., 1:-1] + profile[..., :-2]
-    return bends
+def _bends(values: Floats, axis: int = -1) -> Floats:
+    """Second differences."""
+    along = np.moveaxis(values, axis, -1)
+    bends = along[..., 2:] - 2 * along[..., 1:-1] + along[..., :-2]
+    return np.moveaxis(bends, -1, axis)

@@ -21,6 +21,7 @@ True
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -71,6 +72,8 @@ class Primed:
         self._budget = PassBudget(settings)
         self._lens = self._opened_lens(prime, settings)
         shift = self._lens.stem_shift
+        if self._signed:
+            settings = replace(settings, sureness_power=settings.own_sureness)
         self._mix = ClassMix(info.classes, calibration.samples, shift, settings)
         self._alignment = Alignment(prime, calibration, parameters, self._mix, distance, settings)
         if info.outputs:  # no class scores: nothing to correct

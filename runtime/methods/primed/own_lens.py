@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zotta_edge.format import Floats, Prime
+from zotta_edge.format.signatures import Signatures
 from zotta_edge.runtime.engine.engine import Engine, Outputs
 from zotta_edge.runtime.events import Events, StreamChanged
 from zotta_edge.runtime.io.preprocessing import mirrored
@@ -25,7 +26,6 @@ from zotta_edge.runtime.methods.primed.view import View
 from zotta_edge.runtime.state import fields as states
 from zotta_edge.runtime.zeroth.forward import Batch
 from zotta_edge.runtime.zeroth.parameters import Parameters
-from zotta_edge.signatures import Signatures
 
 
 class OwnLens:
@@ -74,10 +74,12 @@ class OwnLens:
 
     @property
     def common(self) -> Common:
-        common = self._same.common
-        if self._choice.before_first_trial or self._choice.trying or not self._alike(common):
+        common, choice = self._same.common, self._choice
+        if choice.before_first_trial or choice.trying or not self._alike(common):
             return common
-        return common._replace(tried=self._names.index(self._choice.name))
+        if choice.name not in choice.open_between(self._expected):  # another world since the trial
+            return common
+        return common._replace(tried=self._names.index(choice.name))
 
     def _alike(self, common: Common) -> bool:
         return common.share >= self._settings.trial_sameness
@@ -122,7 +124,7 @@ class OwnLens:
             return False
         if self._same.images < self._settings.trial_images:
             return False
-        if choice.before_first_trial and not choice.hopeful(self._expected):
+        if choice.before_first_trial and len(choice.open_between(self._expected)) < 2:
             return False
         drifted = self.watch.drift.significant or self.filter != AS_IS
         if not drifted or unevenness > self._settings.filter_unevenness:

@@ -34,7 +34,10 @@ class FilterSettings(DriftSettings):
         high=1,
     )
     filter_hope: float = option(
-        0.2, "filters whose predicted log loss, against that without, is higher are not tried"
+        0.2,
+        "filters are tried whose predicted log loss is at most this much above that of the best, "
+        "none among them",
+        low=0,
     )
     vote_gain: float = option(
         0.82,
@@ -123,6 +126,11 @@ class PrimedSettings(
         8.0,
         "power of the answers' sureness, (E sum p_i^2)^8, by which an uneven mix of classes "
         "counts: fog leaves a sureness of 0.6 to 0.7, which then counts next to nothing",
+        low=0,
+    )
+    own_sureness: float = option(
+        3.0,
+        "that power where images have moves of their own: the stream's may then be careful",
         low=0,
     )
     content_drift: float = option(

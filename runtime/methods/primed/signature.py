@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zotta_edge.format import Calibration, Floats
+from zotta_edge.format.signatures import Signatures
 from zotta_edge.runtime.watch.statistics import Source, floored
-from zotta_edge.signatures import Signatures
 
 _CLIP = np.float32(5)  # spreads
 _HOT = np.float32(2)  # what stands for a filter

@@ -220,7 +220,7 @@ def test_what_promises_nothing_is_not_tried(choice: FilterChoice) -> None:
         passes.append(len(batch))
         return outputs(batch)
 
-    expected = NOTHING | {"smooth": -0.3, "median": 0.1}
+    expected = NOTHING | {"smooth": -0.3, "median": -0.15}
     for seed in range(2):  # the second trial has the first one's candidates
         choice.try_on(normalized(salted(images(64, seed))), answer, expected)
         expected = NOTHING
@@ -228,9 +228,20 @@ def test_what_promises_nothing_is_not_tried(choice: FilterChoice) -> None:
     assert choice.reserve == TRIAL * 3
 
 
-def test_hope_is_a_filter_that_promises_something(choice: FilterChoice) -> None:
-    assert not choice.hopeful(NOTHING)
-    assert choice.hopeful(NOTHING | {"median": -0.3})
+@pytest.mark.parametrize(
+    ("expected", "open_ones"),
+    [
+        ({}, ["none"]),
+        ({"median": -0.1}, ["none", "median"]),
+        ({"median": -0.3}, ["median"]),
+        ({"median": -0.6, "sharpen": 0.1}, ["median"]),
+        ({"smooth": -0.5, "sharpen": -0.4, "median": -0.2}, ["smooth", "sharpen"]),
+    ],
+)
+def test_a_trial_is_between_those_that_are_predicted_alike(
+    choice: FilterChoice, expected: dict[str, float], open_ones: list[str]
+) -> None:
+    assert choice.open_between(NOTHING | expected) == open_ones
 
 
 @pytest.mark.parametrize("promise", [-0.3, 0.0])

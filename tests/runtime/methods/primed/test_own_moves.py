@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 from zotta_edge import AdaptiveModel, Settings
 from zotta_edge.format import Floats
 from zotta_edge.models import embedded
+from zotta_edge.runtime.methods.primed.method import Primed
+from zotta_edge.runtime.methods.primed.own_lens import OwnLens
 from zotta_edge.runtime.methods.primed.sameness import Sameness
 from zotta_edge.runtime.methods.primed.settings import PrimedSettings
 
@@ -135,3 +137,19 @@ def test_one_image_has_nothing_in_common_yet() -> None:
     assert same.common.share == 0
     same.observe(gains([[0.5, 0.5]], 0.1, 1))
     assert same.common.share == 0
+
+
+def test_a_trial_holds_while_predictions_leave_it_open(signed_digits: Path) -> None:
+    primed = AdaptiveModel.load(signed_digits, method="primed", threads=1)._method
+    assert isinstance(primed, Primed)
+    assert isinstance(primed._lens, OwnLens)
+    lens, images = primed._lens, np.zeros((12, 1, 32, 32), np.float32)
+    expected = dict(zip(lens._names[1:], (-0.4, -0.5, 0.3, 0.3), strict=True))
+    needed = np.array([list(expected.values())], np.float32)
+    lens._same.observe(needed.repeat(64, axis=0))
+    lens._choice.try_on(images, lens._source_answer, expected)
+    lens._choice.use("smooth")
+    assert lens.common.tried == lens._names.index("smooth") == 1
+    lens._same.observe((needed + [[0.4, 0, 0, 0]]).repeat(64, axis=0).astype(np.float32))
+    assert lens.common.tried is None
+    assert lens.filter == "median"
