@@ -28,8 +28,9 @@ from decoder_streams import Stream, keep, read, table
 from zotta_edge.progress import tracked
 from zotta_edge.runtime.generate.engine import DecoderEngine, Tokens
 from zotta_edge.runtime.generate.methods.zotta import token_loss
-from zotta_edge.runtime.generate.model import AdaptiveDecoder, Question
+from zotta_edge.runtime.generate.model import AdaptiveDecoder
 from zotta_edge.runtime.generate.prompts import Prompt
+from zotta_edge.runtime.generate.questions import Question
 from zotta_edge.runtime.generate.settings import GenerationSettings
 from zotta_edge.runtime.memory import with_peak
 
@@ -103,7 +104,8 @@ def _text(model: AdaptiveDecoder, args: argparse.Namespace) -> list[str]:
     """A window is the prompt; what is measured is the loss of the window behind it."""
     losses, plain, seconds = [], [], 0.0
     for path in args.texts:
-        model.reset()
+        if not args.together:
+            model.reset()
         ids = model.tokenizer.encode(path.read_text(encoding="utf-8"))
         windows = [ids[at : at + 2 * args.window] for at in range(0, len(ids), args.window)]
         whole = [each for each in windows if len(each) == 2 * args.window][: args.count]
@@ -158,6 +160,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--shifts", nargs="+", default=tuple(SHIFTS), choices=STREAMS)
     parser.add_argument("--records", type=Path, help="where finished streams are kept, and found")
     parser.add_argument("--window", type=int, default=64, help="tokens")
+    parser.add_argument("--together", action="store_true", help="texts are one stream")
     parser.add_argument("--max-tokens", type=int, default=16)
     parser.add_argument("--seeds", type=int, default=1, help="of questions and perturbations")
     parser.add_argument("--threads", type=int)

@@ -13,8 +13,8 @@ from zotta_edge.models import embedded
 from zotta_edge.models.picture_questions import Question
 from zotta_edge.runtime.generate.generation import Completion, complete, steps
 from zotta_edge.runtime.generate.model import AdaptiveDecoder
-from zotta_edge.runtime.generate.model import Question as Asked
 from zotta_edge.runtime.generate.prompts import Prompt
+from zotta_edge.runtime.generate.questions import Question as Asked
 from zotta_edge.runtime.generate.settings import GenerationSettings
 from zotta_edge.runtime.methods.foa.settings import FoaSettings
 from zotta_edge.runtime.methods.foa.strategy import Strategy

@@ -18,7 +18,7 @@ from picture_questions import DEVELOPMENT, Condition, stream
 from zotta_edge.format import Floats
 from zotta_edge.models import embedded
 from zotta_edge.models.picture_questions import Question, questions
-from zotta_edge.runtime.generate.model import Question as Asked
+from zotta_edge.runtime.generate.questions import Question as Asked
 from zotta_edge.runtime.watch.statistics import Doubles, shrunk
 
 BATCH, _KEPT, _SOURCE = 8, 300, 400  # questions; digits for development; pictures of the source

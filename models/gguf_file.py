@@ -33,7 +33,10 @@ _MARK = "\x00prompt\x00"
 def read_gguf(path: str | Path) -> Decoder:
     """Sizes, weights (whatever they are quantized to), tokenizer and chat template."""
     reader = _reader(Path(path))
-    fields = {name: field.contents() for name, field in reader.fields.items()}
+    try:
+        fields = {name: field.contents() for name, field in reader.fields.items()}
+    except ValueError as error:  # a text that is none
+        raise ZottaError(f"{path} is damaged, or lacks {error}: copy it again") from error
     kind = fields.get("general.architecture")
     if kind not in _PAIRS:
         raise ZottaError(f"{path} holds a {kind} model: {', '.join(_PAIRS)} are known")
@@ -142,14 +145,18 @@ def _template(text: str | None, tokens: list[str], begin: int | None, end: int) 
     if not text:
         return PROMPT_PLACE
     try:
+        from jinja2 import TemplateError
         from jinja2.sandbox import ImmutableSandboxedEnvironment
     except ImportError as error:
         raise ZottaError("chat templates need the jinja2 package: `pip install jinja2`") from error
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-    rendered = environment.from_string(text).render(
-        messages=[{"role": "user", "content": _MARK}],
-        add_generation_prompt=True,
-        bos_token="" if begin is None else tokens[begin],
-        eos_token=tokens[end],
-    )
+    try:
+        rendered = environment.from_string(text).render(
+            messages=[{"role": "user", "content": _MARK}],
+            add_generation_prompt=True,
+            bos_token="" if begin is None else tokens[begin],
+            eos_token=tokens[end],
+        )
+    except (TemplateError, TypeError) as error:
+        raise ZottaError(f"the chat template cannot be read: {error}") from error
     return rendered.replace(_MARK, PROMPT_PLACE) if rendered.count(_MARK) == 1 else PROMPT_PLACE

@@ -4,7 +4,6 @@ optimum and onnxruntime-genai call the cache `past_key_values.*` and `present.*`
 the norms and the way to the head stays as they made it, quantized weights included.
 """
 
-import json
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ from onnx import NodeProto, TensorProto, helper
 
 from zotta_edge.decoder_format import FIRST, HIDDEN, IDS, LOGITS, SHIFT, DecoderShape, ScaleNorm
 from zotta_edge.errors import ZottaError
+from zotta_edge.export.decoders.beside import settings_beside
 from zotta_edge.export.decoders.merged import unmerge
 from zotta_edge.export.norms.decomposed import match_decomposed
 from zotta_edge.export.norms.names import norm_name
@@ -52,18 +52,27 @@ class Found:
 
 def is_decoder(path: Path) -> bool:
     """Whether an .onnx file reads tokens rather than an image."""
+    return outline(path) is not None
+
+
+def outline(path: Path) -> onnx.ModelProto | None:
+    """A decoder without weights that lie beside it; None: not a decoder, or nothing readable."""
     try:
-        graph = onnx.load(path, load_external_data=False).graph
+        model = onnx.load(path, load_external_data=False)
     except (OSError, DecodeError, ValueError):
-        return False
-    return IDS in {value.name for value in graph.input}
+        return None
+    return model if IDS in {value.name for value in model.graph.input} else None
 
 
 def adaptable_onnx(path: Path, pattern: str) -> Found:
     """Read a decoder of another exporter and expose the norms whose names match `pattern`."""
     model = _read(path)
+    if any(entry.key == "zotta.format" for entry in model.metadata_props):
+        raise ZottaError(
+            f"{path} is already exported by zotta-edge: export the model it was made from"
+        )
     unmerge(model)
-    settings = _settings(path.parent)
+    settings = settings_beside(path.parent)
     graph = Graph(model)
     inputs = {value.name: value for value in model.graph.input}
     if IDS not in inputs or LOGITS not in graph.outputs:
@@ -204,39 +213,3 @@ def _shape(
     layers = len(keys) or settings.get("num_hidden_layers") or 1
     context = settings.get("max_position_embeddings") or _CONTEXT
     return DecoderShape(vocabulary, hidden, layers, heads or 1, size or 1, context)
-
-
-def _settings(folder: Path) -> dict[str, Any]:
-    """Sizes and tokens that a config.json or genai_config.json beside the file tells."""
-    found: dict[str, Any] = {}
-    for name in ("config.json", "genai_config.json"):
-        file = folder / name
-        if file.exists():
-            content = json.loads(file.read_text(encoding="utf-8"))
-            found |= content if name == "config.json" else _genai(content)
-    if "head_dim" not in found and "num_attention_heads" in found:
-        found["head_dim"] = found["hidden_size"] // found["num_attention_heads"]
-    return found
-
-
-def _genai(content: dict[str, Any]) -> dict[str, Any]:
-    model = content.get("model", {})
-    decoder = model.get("decoder", {})
-    names = {
-        "head_dim": decoder.get("head_size"),
-        "num_key_value_heads": decoder.get("num_key_value_heads"),
-        "num_hidden_layers": decoder.get("num_hidden_layers"),
-        "max_position_embeddings": model.get("context_length"),
-        "vocab_size": model.get("vocab_size"),
-        "eos_token_id": model.get("eos_token_id"),
-        "pad_token_id": model.get("pad_token_id"),
-    }
-    return {name: value for name, value in names.items() if value is not None}
-
-
-def stop_tokens(folder: Path) -> tuple[tuple[int, ...], int]:
-    """Stop tokens and padding, from the same files."""
-    settings = _settings(folder)
-    stop = settings.get("eos_token_id")
-    stops = stop if isinstance(stop, list) else [] if stop is None else [stop]
-    return tuple(stops), int(settings.get("pad_token_id") or 0)

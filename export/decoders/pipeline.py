@@ -1,5 +1,6 @@
 """A whole export of a decoder: weights -> fp32 graph -> 8 bits -> checked file."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -45,6 +46,14 @@ class DecoderOptions:
     precision: Precision = "int8"
     norms: str = POST_ATTENTION
     context: int | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            re.compile(self.norms)
+        except re.error as error:
+            raise ZottaError(
+                f"--layers {self.norms!r} is not a regular expression: {error}"
+            ) from error
 
 
 def export_decoder(

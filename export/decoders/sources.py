@@ -9,7 +9,8 @@ import onnx
 from zotta_edge.decoder_format import DecoderInfo, Prompting, Vision
 from zotta_edge.errors import ZottaError
 from zotta_edge.export.decoders import check
-from zotta_edge.export.decoders.from_onnx import adaptable_onnx, is_decoder, stop_tokens
+from zotta_edge.export.decoders.beside import stop_tokens
+from zotta_edge.export.decoders.from_onnx import Found, adaptable_onnx, is_decoder
 from zotta_edge.export.decoders.pipeline import (
     DecoderOptions,
     Say,
@@ -19,7 +20,7 @@ from zotta_edge.export.decoders.pipeline import (
 from zotta_edge.export.decoders.quantize import SCHEME, quantize_blocks
 from zotta_edge.export.quantize.found import found_precision, found_scheme
 from zotta_edge.export.quantize.target import describe_machine, detect_target
-from zotta_edge.files import check_writable, replacing
+from zotta_edge.files import check_file, check_writable, read_text, replacing
 from zotta_edge.format import Preprocessing, Recipe
 from zotta_edge.models.decoder import Decoder
 from zotta_edge.models.gguf_file import read_gguf
@@ -51,6 +52,7 @@ def export_any_decoder(
     path = Path(source)
     if not path.exists():
         raise ZottaError(f"{path} does not exist")
+    check_file(path)
     if path.suffix == ".onnx":
         return _from_onnx(path, output, options, say)
     if path.is_dir():
@@ -90,18 +92,8 @@ def _from_onnx(path: Path, output: Path, options: DecoderOptions, say: Say) -> D
     say(
         f"{len(found.norms)} norms with {sum(n.channels for n in found.norms)} scales are adaptable"
     )
-    nodes = found.model.graph.node
-    scheme, precision = found_scheme(nodes), found_precision(nodes)
-    recipe = Recipe(precision, scheme or "as it came", detect_target(), describe_machine())
-    stop, pad = stop_tokens(path.parent)
-    tokenizer = path.with_name("tokenizer.json")
-    text = tokenizer.read_text(encoding="utf-8") if tokenizer.exists() else None
-    info = DecoderInfo(
-        *(found.shape, found.norms, found.affines, recipe, Prompting(stop=stop, pad=pad), text),
-        cache=found.cache,
-        broadcasts=False,
-        pads=found.pads,
-    )
+    scheme = found_scheme(found.model.graph.node)
+    info = _described(path, found, scheme)
     engine = _opened(found.model, info, output)
     info = replace(info, checks=check.check_same(onnx.load(path), engine))
     info = replace(info, broadcasts=check.broadcasts(engine))
@@ -113,9 +105,28 @@ def _from_onnx(path: Path, output: Path, options: DecoderOptions, say: Say) -> D
     elif options.precision == "int8":
         say("quantizing to int8")
         model = quantize_blocks(model)
-        info = replace(info, recipe=replace(recipe, precision="int8", scheme=SCHEME))
+        info = replace(info, recipe=replace(info.recipe, precision="int8", scheme=SCHEME))
     write_decoder(model, info, output)
     return info
+
+
+def _described(path: Path, found: Found, scheme: str | None) -> DecoderInfo:
+    """What the file and those beside it say of the decoder; whether it spreads is tried later."""
+    precision = found_precision(found.model.graph.node)
+    recipe = Recipe(precision, scheme or "as it came", detect_target(), describe_machine())
+    stop, pad = stop_tokens(path.parent)
+    if (last := max((*stop, pad))) >= found.shape.vocabulary:
+        raise ZottaError(
+            f"{path.parent}: token {last} is outside the {found.shape.vocabulary} of the model"
+        )
+    tokenizer = path.with_name("tokenizer.json")
+    text = read_text(tokenizer) if tokenizer.exists() else None
+    return DecoderInfo(
+        *(found.shape, found.norms, found.affines, recipe, Prompting(stop=stop, pad=pad), text),
+        cache=found.cache,
+        broadcasts=False,
+        pads=found.pads,
+    )
 
 
 def _opened(model: onnx.ModelProto, info: DecoderInfo, output: Path) -> DecoderEngine:

@@ -176,6 +176,9 @@ def read_description(session: ort.InferenceSession, path: str | Path) -> Decoder
         missing += sorted(_cache_names(info, "present") - outputs)
     if missing:
         raise ZottaError(f"{path} does not match its description: no {missing[0]}: export it again")
+    given = {IDS, MASK, POSITIONS, *_cache_names(info, "past_key_values")}
+    if strange := sorted(inputs - given):
+        raise ZottaError(f"{path} is damaged, it wants {strange[0]}: export it again")
     return info
 
 

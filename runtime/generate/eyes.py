@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 
 from zotta_edge.decoder_format import IMAGE_ROWS, DecoderInfo, Vision
 from zotta_edge.errors import ZottaError, one_line
-from zotta_edge.format import IMAGE, Floats
+from zotta_edge.format import IMAGE, Floats, Preprocessing
 from zotta_edge.runtime.io.preprocessing import as_batch
 from zotta_edge.sessions import ORT_ERRORS, open_session
+
+_STRIP = 200  # times another shape than the model's; Qwen2.5-VL refuses as much
 
 
 class Eyes:
@@ -44,9 +46,24 @@ class Eyes:
 
     def rows(self, images: Sequence[NDArray[Any]]) -> list[Floats]:
         """uint8 images of any size are resized as the file says; float ones must fit."""
+        for image in images:
+            _check_sides(image, self.vision.preprocessing)
         batch = as_batch(images, self.vision.preprocessing)
         try:
             (rows,) = self._session.run([IMAGE_ROWS], {IMAGE: batch})
         except ORT_ERRORS as error:
             raise ZottaError(f"ONNX Runtime could not run the eyes: {one_line(error)}") from error
         return list(np.split(rows, len(batch)))
+
+
+def _check_sides(image: NDArray[Any], p: Preprocessing) -> None:
+    """Refuse a strip: resized to the model's input, nothing of it would be left to see."""
+    if image.dtype != np.uint8 or image.ndim not in (2, 3) or 0 in image.shape:
+        return  # what else is wrong with it is said where it is resized
+    height, width = image.shape[:2]
+    stretch = (width * p.height) / (height * p.width)
+    if not 1 / _STRIP <= stretch <= _STRIP:
+        raise ZottaError(
+            f"the image has {width} x {height} pixels, the model sees {p.width} x {p.height}: "
+            f"its sides differ more than {_STRIP} times, crop it"
+        )

@@ -1,7 +1,7 @@
 """Token by token: a batch of prompts in, tokens out as they come."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.random import Generator
@@ -91,7 +91,8 @@ def _cache(engine: DecoderEngine, result: Pass) -> Cache | None:
 
 def _grown(batch: Batch, new: Tokens) -> Batch:
     ids = np.concatenate([batch.ids, new.ids], axis=1)
-    return Batch(ids, new.mask, np.concatenate([batch.positions, new.positions], axis=-1))
+    positions = np.concatenate([batch.positions, new.positions], axis=-1)
+    return replace(batch, ids=ids, mask=new.mask, positions=positions)
 
 
 def complete(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from zotta_edge.decoder_format import IMAGE_PLACE, PROMPT_PLACE, DecoderInfo
+from zotta_edge.decoder_format import DecoderInfo
 from zotta_edge.errors import NotFiniteError, ZottaError
 from zotta_edge.runtime.events import Discarded, Events
 from zotta_edge.runtime.generate.engine import DecoderEngine
@@ -25,39 +25,21 @@ from zotta_edge.runtime.generate.guard import (
 from zotta_edge.runtime.generate.methods.contract import Move
 from zotta_edge.runtime.generate.methods.registry import find
 from zotta_edge.runtime.generate.prompts import Batch, Prompt, check_prompt
+from zotta_edge.runtime.generate.questions import Asking, Question
 from zotta_edge.runtime.generate.settings import GenerationSettings
+from zotta_edge.runtime.generate.surprise import Gate, Look
 from zotta_edge.runtime.generate.tokenizer import Stream, Tokenizer
 from zotta_edge.runtime.state import fields, file
 
 
-@dataclass(frozen=True, eq=False)
-class Question:
-    """A text, and the image it is about where there is one: RGB uint8 of any size."""
-
-    text: str
-    image: NDArray[Any] | None = None
-
-
 @dataclass(frozen=True)
 class Reply:
-    """What the model answered.
-
-    Attributes
-    ----------
-    text
-        The answer.
-    tokens
-        The same as token ids.
-    entropy
-        Mean entropy of its tokens, in nats.
-    stopped
-        Whether the model ended it; False: the limit did.
-    """
+    """What the model answered."""
 
     text: str
-    tokens: tuple[int, ...]
-    entropy: float
-    stopped: bool
+    tokens: tuple[int, ...]  # the same as token ids
+    entropy: float  # mean of its tokens', in nats
+    stopped: bool  # by the model; False: by the limit
 
 
 class AdaptiveDecoder:
@@ -92,6 +74,8 @@ class AdaptiveDecoder:
         self.events = Events()
         self._tokenizer, self._eyes = tokenizer, eyes
         self._method = find(method)(engine, self.settings, self.events)
+        least = self.settings.surprise if method != "none" else 0
+        self._gate = Gate(engine, least, self.settings.kilobytes)
         self._watch = AnswerWatch()
         self._turn = threading.RLock()
         self._counts = dict.fromkeys(("prompts", "resets"), 0)
@@ -132,19 +116,7 @@ class AdaptiveDecoder:
 
     def prompt(self, question: Question) -> Prompt:
         """Tokens of a question, in the model's template, and the rows of its image."""
-        template, vision = self.info.prompting.template, self.info.vision
-        text = template.replace(PROMPT_PLACE, question.text)
-        if question.image is None:
-            return Prompt(self.tokenizer.encode(text.replace(IMAGE_PLACE, "")))
-        if self._eyes is None or vision is None:
-            raise ZottaError("the model reads text alone: leave the image out")
-        if IMAGE_PLACE not in template:
-            raise ZottaError(f"the model's template has no {IMAGE_PLACE}: export it again")
-        before, _, after = text.partition(IMAGE_PLACE)
-        begin = self.tokenizer.encode(before)
-        rest = self.tokenizer.encode(after)[len(self.info.prompting.begin) :]
-        (rows,) = self._eyes.rows([question.image])
-        return Prompt((*begin, *(vision.image_token,) * vision.tokens, *rest), rows)
+        return Asking(self.info, self.tokenizer, self._eyes).prompt(question)
 
     def answer(self, questions: Sequence[Question], adapt: bool = True) -> list[Reply]:
         """Answer a batch of questions, and learn from it."""
@@ -157,22 +129,31 @@ class AdaptiveDecoder:
             return [self.complete([prompt], adapt)[0] for prompt in prompts]
         batch = self.batch(prompts)
         with self._turn:
-            move = self._move(batch, adapt)
+            look = self._gate.look(batch)
+            if 0 < look.expected.sum() < len(batch):
+                return self._apart(prompts, look, adapt)
+            move = self._move(batch, adapt, look)
             answers = list(move.answers) or self._written(batch, move)
-            if self.settings.guard and not move.is_source:
-                answers = [
-                    self._better(prompt, answer)
-                    for prompt, answer in zip(prompts, answers, strict=True)
-                ]
-            if adapt:
+            pairs = zip(prompts, answers, strict=True)
+            answers = [self._better(prompt, answer, move) for prompt, answer in pairs]
+            if adapt and not look.expected.all():
                 self._watch_over(answers)
         return answers
+
+    def _apart(self, prompts: Sequence[Prompt], look: Look, adapt: bool) -> list[Completion]:
+        """Those that the source expects and the others, each as a batch of its own."""
+        found = dict[int, Completion]()
+        for kind in (True, False):
+            places = [place for place, one in enumerate(look.expected) if one == kind]
+            answers = self.complete([prompts[place] for place in places], adapt)
+            found |= dict(zip(places, answers, strict=True))
+        return [found[place] for place in range(len(prompts))]
 
     def move(self, prompts: Sequence[Prompt]) -> Move:
         """Learn from prompts without answering them; with what they would be answered."""
         batch = self.batch(prompts)
         with self._turn:
-            return self._move(batch, True)
+            return self._move(batch, True, self._gate.look(batch))
 
     def stream(self, question: Question, adapt: bool = True) -> Iterator[str]:
         """The pieces of one answer's text as they come; one that goes in circles ends early."""
@@ -184,10 +165,12 @@ class AdaptiveDecoder:
         """`stream` for a prompt of token ids; `settings` are for this answer alone."""
         batch, text, made = self.batch([prompt]), Stream(self.tokenizer), list[Step]()
         with self._turn:
-            move = self._move(batch, adapt, settings)
+            look = self._gate.look(batch)
+            move = self._move(batch, adapt, look, settings)
             if move.answers and (settings or self.settings).temperature == 0:
-                yield self.tokenizer.decode(move.answers[0].tokens)
-                self._watch_over(move.answers)
+                answer = self._better(prompt, move.answers[0], move, settings)
+                yield self.tokenizer.decode(answer.tokens)
+                self._watch_over([answer])
                 return
             for step in self._steps(batch, move, settings):
                 made.append(step)
@@ -196,12 +179,21 @@ class AdaptiveDecoder:
                     yield new
                 if not move.is_source and loops([int(each.tokens[0]) for each in made]):
                     break
-            if adapt:
-                self._watch_over(complete(iter(made), 1, self.info.prompting.stop))
+            (answer,) = complete(iter(made), 1, self.info.prompting.stop)
+            if not answer.tokens:  # nothing was said yet: the source may
+                answer = self._better(prompt, answer, move, settings)
+                yield from [self.tokenizer.decode(answer.tokens)] if answer.tokens else []
+            if adapt and not look.expected.all():
+                self._watch_over([answer])
 
-    def _move(self, batch: Batch, adapt: bool, settings: GenerationSettings | None = None) -> Move:
+    def _move(
+        self, batch: Batch, adapt: bool, look: Look, settings: GenerationSettings | None = None
+    ) -> Move:
         """How to answer; a prompt that gives no numbers to learn from is answered as it is."""
         self._counts["prompts"] += len(batch)
+        if look.expected.all():
+            self._gate.expected += len(batch)
+            return Move(started=look.started)
         if not adapt:
             return self._method.current()
         try:
@@ -211,15 +203,23 @@ class AdaptiveDecoder:
             self._method.reset()
             return Move()
 
-    def _written(self, batch: Batch, move: Move) -> list[Completion]:
-        return complete(self._steps(batch, move), len(batch), self.info.prompting.stop)
+    def _written(
+        self, batch: Batch, move: Move, settings: GenerationSettings | None = None
+    ) -> list[Completion]:
+        return complete(self._steps(batch, move, settings), len(batch), self.info.prompting.stop)
 
-    def _better(self, prompt: Prompt, answer: Completion) -> Completion:
+    def _better(
+        self,
+        prompt: Prompt,
+        answer: Completion,
+        move: Move,
+        settings: GenerationSettings | None = None,
+    ) -> Completion:
         """The answer, or the source's where the answer has a fault that the source's has not."""
-        wrong = fault(answer)
+        wrong = "" if move.is_source or not self.settings.guard else fault(answer)
         if not wrong:
             return answer
-        (plain,) = self._written(self.batch([prompt]), Move())
+        (plain,) = self._written(self.batch([prompt]), Move(), settings)
         if fault(plain):
             return answer
         self.events.report(AnswerReplaced(f"the adapted answer was {wrong}"))
@@ -268,7 +268,8 @@ class AdaptiveDecoder:
         """Numbers for reports and dashboards."""
         with self._turn:
             own = {"method": self.method, "passes": self.engine.passes}
-            return own | {"tokens": self.engine.tokens} | self._counts | self._method.status()
+            own |= {"tokens": self.engine.tokens, "expected": self._gate.expected}
+            return own | self._counts | self._method.status()
 
     def _limit(self, batch: Batch, settings: GenerationSettings | None = None) -> int:
         """The longest answer: as set, or what is left of the context."""

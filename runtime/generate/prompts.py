@@ -19,6 +19,7 @@ class Prompt:
 
     ids: tuple[int, ...]
     image_rows: Floats | None = None  # [image tokens, hidden]
+    own: tuple[int, int] | None = None  # where the question stands in a template; None: all of it
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +34,7 @@ class Batch:
     ids: Ints  # [batch, sequence]
     mask: Ints  # [batch, sequence]
     positions: Ints  # [batch, sequence], or [3, batch, sequence]
+    words: NDArray[np.bool_]  # [batch, sequence], the questions' own that others predict
     image_rows: Floats | None = None
     image_ends: tuple[int, ...] = ()  # how many rows belong to the prompts up to each
 
@@ -47,17 +49,21 @@ class Batch:
         length = max(len(prompt.ids) for prompt in prompts)
         ids = np.full((len(prompts), length), pad, np.int64)
         mask = np.zeros_like(ids)
-        positions = np.zeros((3, *ids.shape), np.int64)
+        positions, words = np.zeros((3, *ids.shape), np.int64), np.zeros(ids.shape, bool)
         for row, prompt in enumerate(prompts):
             start = length - len(prompt.ids)
             ids[row, start:], mask[row, start:] = prompt.ids, 1
+            first, last = prompt.own or (0, len(prompt.ids))
+            words[row, start + max(first, 1) : start + last] = True  # nothing predicts the first
             seen = vision if axes == 3 else None  # else an image's tokens count on like words
             positions[:, row, start:] = token_positions(prompt.ids, seen)
         rows = [prompt.image_rows for prompt in prompts if prompt.image_rows is not None]
         joined = np.concatenate(rows) if rows else None
         counts = [0 if each.image_rows is None else len(each.image_rows) for each in prompts]
         ends = tuple(int(end) for end in np.cumsum(counts))
-        return cls(ids, mask, positions if axes == 3 else positions[0], joined, ends)
+        if vision is not None:
+            words &= ids != vision.image_token
+        return cls(ids, mask, positions if axes == 3 else positions[0], words, joined, ends)
 
     def image_rows_of(self, row: int) -> Floats | None:
         """The rows of one prompt's images."""
@@ -88,11 +94,6 @@ def token_positions(ids: Sequence[int], vision: Vision | None) -> Ints:
         whole[:] = now + np.stack([np.zeros_like(rows), rows, columns])
         now, place = now + max(vision.rows, vision.columns), place + vision.tokens
     return positions
-
-
-def is_word(ids: Ints, vision: Vision | None) -> NDArray[np.bool_]:
-    """Which tokens are none of an image's."""
-    return np.ones(ids.shape, bool) if vision is None else ids != vision.image_token
 
 
 def check_prompt(prompt: Prompt, info: DecoderInfo) -> None:

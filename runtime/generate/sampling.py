@@ -11,6 +11,8 @@ from zotta_edge.options import Options, option
 from zotta_edge.runtime.generate.prompts import Ints
 from zotta_edge.runtime.watch.statistics import log_softmax
 
+_COLDEST, _WARMEST = 1e-4, 1e4  # beyond, greedy and blind; float32 knows no 1e-300
+
 
 @dataclass(frozen=True)
 class SamplingSettings(Options):
@@ -31,9 +33,8 @@ def choose(logits: Floats, settings: SamplingSettings, rng: Generator) -> Ints:
     """
     if settings.temperature == 0:
         return np.asarray(logits.argmax(axis=-1), np.int64)
-    scores: NDArray[np.float64] = np.asarray(
-        log_softmax(logits / np.float32(settings.temperature)), np.float64
-    )
+    temperature = np.float32(min(max(settings.temperature, _COLDEST), _WARMEST))
+    scores: NDArray[np.float64] = np.asarray(log_softmax(logits / temperature), np.float64)
     if settings.top_k:
         lowest = np.sort(scores, axis=-1)[:, -settings.top_k :][:, :1]
         scores[scores < lowest] = -np.inf

@@ -6,6 +6,7 @@ from typing import Any
 
 from zotta_edge.decoder_format import DecoderInfo
 from zotta_edge.errors import ZottaError
+from zotta_edge.files import read_text
 
 _CUT = "\ufffd"  # what a character reads as while some of its bytes are missing
 
@@ -28,7 +29,7 @@ class Tokenizer:
     @classmethod
     def of(cls, info: DecoderInfo, path: Path | None = None) -> "Tokenizer":
         """The file's own, or one from a tokenizer.json beside it."""
-        text = _read(path) if path else info.tokenizer
+        text = read_text(path, f"the tokenizer {path}") if path else info.tokenizer
         if text is None:
             raise ZottaError(
                 "the model file holds no tokenizer: give its tokenizer.json with --tokenizer"
@@ -46,6 +47,10 @@ class Tokenizer:
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Token ids, those that begin every prompt included."""
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:  # half of a surrogate pair, or a shell's odd bytes
+            raise ZottaError("the prompt is no text: it holds bytes that are not UTF-8") from error
         ids = self._tokenizer.encode(text, add_special_tokens=False).ids
         return (*self._begin, *ids)
 
@@ -69,13 +74,6 @@ class Stream:
             return ""
         new, self._told = text[self._told :], max(self._told, len(text))
         return new
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ZottaError(f"cannot read the tokenizer {path}: {error}") from error
 
 
 def _parsed(text: str) -> Any:

@@ -1,6 +1,9 @@
 """`zotta-edge generate` and the export of decoders: what a user sees, and one-line errors."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -55,7 +58,14 @@ def test_questions_are_scored_and_learned_from(
         (["--prompt", "a", "--tokenizer", "missing.json"], "cannot read the tokenizer"),
         (["--prompt", "a", "--set", "pears=3"], "did you mean pairs"),
         (["--jsonl", "missing.jsonl"], "cannot read missing.jsonl"),
+        (["--jsonl", "/dev/zero"], "larger than 64 MB"),
+        (["--prompt", "a", "--tokenizer", "/dev/zero"], "larger than 64 MB"),
         (["--prompt", "a", "--answers"], "--answers needs --jsonl"),
+        (["--prompt", "a", "--report", "r.json"], "--report needs --jsonl"),
+        (["--prompt", "a", "--output", "/dev/null"], "no file that could be replaced"),
+        (["--prompt", "a", "--output", "missing/a.jsonl"], "there is no folder missing"),
+        (["--prompt", "a", "--threads", "100000"], "threads must be from 1 to 1024"),
+        (["--image", "a.png"], "nothing was asked"),
     ],
 )
 def test_bad_input(
@@ -71,6 +81,7 @@ def test_bad_input(
     [
         ({"prompt": "c"}, "q.jsonl:2: the question has no answer"),
         ({"prompt": "c", "answer": "d", "image": "gone.png"}, "q.jsonl:2: there is no image"),
+        ([[[]]] * 2, "q.jsonl:2: expected an object"),
         ({"answer": "d"}, 'q.jsonl:2: expected an object with "prompt"'),
     ],
 )
@@ -84,6 +95,43 @@ def test_questions_are_refused_before_the_first_is_answered(
     (line,) = capsys.readouterr().err.splitlines()
     assert reason in line
     assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_questions_nested_too_deep_are_no_json(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "q.jsonl").write_text("[" * 100_000)
+    assert main(["generate", "--model", str(path), "--jsonl", str(tmp_path / "q.jsonl")]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "q.jsonl:1 is no JSON" in line
+
+
+def test_a_terminal_that_lacks_a_character(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "q.jsonl").write_text('{"prompt": "a \u4e2d"}', encoding="utf-8")
+    command = [sys.executable, "-m", "zotta_edge", "generate", "--model", str(path), "--jsonl"]
+    done = subprocess.run(
+        [*command, str(tmp_path / "q.jsonl"), "--threads", "1"],
+        check=False,
+        capture_output=True,
+        env=os.environ | {"PYTHONIOENCODING": "latin-1"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert b"a \\u4e2d" in done.stdout
+
+
+def test_the_report_and_the_settings(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "q.jsonl").write_text('\ufeff{"prompt": "a\u2028b"}\r\n\n', encoding="utf-8")
+    command = ["generate", "--model", str(path), "--jsonl", str(tmp_path / "q.jsonl")]
+    assert main([*command, "--report", str(tmp_path / "r.json"), "--threads", "1"]) == 0
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert (report["questions"], report["right"], report["status"]["prompts"]) == (1, None, 1)
+    capsys.readouterr()
+    assert main(["generate", "--list-settings"]) == 0
+    assert {line.split()[0] for line in capsys.readouterr().out.splitlines()} >= set(
+        report["settings"]
+    )
 
 
 def test_unknown_tokenizers(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,12 +153,45 @@ def test_images_for_a_model_that_reads_text_alone(
 
 
 def test_classifiers_and_decoders_are_told_apart(
-    path: Path, capsys: pytest.CaptureFixture[str]
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    image = tmp_path / "white.pgm"
+    image.write_bytes(b"P5 1 1 255 \xff")
     assert main(["generate", "--model", str(embedded.MODEL), "--prompt", "a"]) == 1
     assert "zotta-edge adapt" in capsys.readouterr().err
-    assert main(["inspect", str(path)]) == 1
+    assert main(["adapt", "--model", str(path), "--data", str(image)]) == 1
     assert "zotta-edge generate" in capsys.readouterr().err
+
+
+def test_inspect_shows_a_decoder(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", str(embedded.VLM)]) == 0
+    text = capsys.readouterr().out
+    for part in ("int8 decoder", "context of 96", "{image}{prompt}", "64 x 16", "384 scales"):
+        assert part in text
+    assert "layers.3.post_attention_layernorm" in text
+    assert main(["inspect", str(path), "--json"]) == 0
+    described = json.loads(capsys.readouterr().out)
+    assert (described["kind"], described["vision"], described["scales"]) == ("decoder", None, 96)
+
+
+def test_inspect_of_what_is_no_adaptable_decoder(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", str(embedded.VLM.with_suffix(".vision.onnx"))]) == 1
+    assert "the eyes of a decoder: inspect digits_vlm_int8.onnx" in capsys.readouterr().err
+    foreign = Path(__file__).parents[1] / "export" / "decoders" / "files"
+    for tool in ("optimum", "genai"):
+        assert main(["inspect", str(foreign / tool / "model.onnx")]) == 0
+        assert "can be adapted: 2 norms behind attention" in capsys.readouterr().out
+
+
+def test_files_that_were_not_exported_or_were_already(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "m.gguf").write_bytes(b"GGUF location")
+    for command in (["generate", "--prompt", "a"], ["serve"]):
+        assert main([*command, "--model", str(tmp_path / "m.gguf")]) == 1
+        assert "with `zotta-edge export` first" in capsys.readouterr().err
+    assert main(["export", str(path), "-o", str(tmp_path / "again.onnx")]) == 1
+    assert "already exported by zotta-edge" in capsys.readouterr().err
 
 
 def test_export_of_a_decoder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,3 +202,52 @@ def test_export_of_a_decoder(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     (tmp_path / "no.gguf").write_bytes(b"GGUF nonsense")
     assert main(["export", str(tmp_path / "no.gguf"), "-o", str(target)]) == 1
     assert "not a GGUF file" in capsys.readouterr().err
+    assert main(["export", str(source), "-o", str(target), "--layers", "["]) == 1
+    assert "'[' is not a regular expression" in capsys.readouterr().err
+
+
+def grey(path: Path, width: int, height: int) -> str:
+    path.write_bytes(f"P5 {width} {height} 255 ".encode() + bytes(width * height))
+    return str(path)
+
+
+def test_an_image_of_another_size_is_resized(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As for classifiers: a picture and the same in twice the size are answered alike."""
+    import cv2
+
+    picture = embedded.drifted_questions(1)[0].picture
+    large = cv2.resize(picture, None, fx=2, fy=2, interpolation=cv2.INTER_NEAREST)
+    answers = []
+    for name, image in (("as it is", picture), ("large", large)):
+        cv2.imwrite(str(tmp_path / f"{name}.png"), image)
+        command = ["generate", "--image", str(tmp_path / f"{name}.png"), "--threads", "1"]
+        assert main([*command, "--prompt", "what is the sum of the digits?"]) == 0
+        answers.append(capsys.readouterr().out)
+    assert answers[0] == answers[1] != "\n"
+
+
+@pytest.mark.parametrize(("width", "height"), [(10000, 1), (1, 10000)])
+def test_strips_are_refused(
+    tmp_path: Path, width: int, height: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image = grey(tmp_path / "strip.pgm", width, height)
+    assert main(["generate", "--image", image, "--prompt", "how many digits?"]) == 1
+    error = capsys.readouterr().err
+    assert f"{width} x {height} pixels" in error
+    assert error.count("\n") == 1
+
+
+def test_what_was_answered_before_a_bad_image_is_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grey(tmp_path / "good.pgm", 64, 16)
+    (tmp_path / "bad.png").write_text("no image")
+    rows = [{"prompt": "how many digits?", "image": name} for name in ("good.pgm", "bad.png")]
+    (tmp_path / "q.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    output = tmp_path / "a.jsonl"
+    command = ["generate", "--jsonl", str(tmp_path / "q.jsonl"), "--output", str(output)]
+    assert main([*command, "--threads", "1"]) == 1
+    assert "question 2:" in capsys.readouterr().err
+    assert len(output.read_text().splitlines()) == 1

@@ -134,6 +134,19 @@ def test_gguf_comes_back(tmp_path: Path) -> None:
         read_gguf(tmp_path / "half.gguf")
 
 
+@pytest.mark.parametrize(
+    ("part", "other", "said"),
+    [(b"{{", b"{%", "chat template"), (b"llama", b"ll\xffma", "damaged")],
+)
+def test_gguf_whose_texts_are_damaged(tmp_path: Path, part: bytes, other: bytes, said: str) -> None:
+    write_gguf(tiny_decoder(), tmp_path / "tiny.gguf")
+    content = (tmp_path / "tiny.gguf").read_bytes()
+    assert part in content
+    (tmp_path / "tiny.gguf").write_bytes(content.replace(part, other))
+    with pytest.raises(ZottaError, match=said):
+        read_gguf(tmp_path / "tiny.gguf")
+
+
 @pytest.mark.parametrize("kind", ["Q4_0", "Q4_1"])
 def test_four_bits_of_gguf_stay(tmp_path: Path, kind: str) -> None:
     """The codes are GGUF's own, and the file's products are those with the numbers they mean."""

@@ -14,7 +14,7 @@ from zotta_edge.models.train_vlm import Recipe, as_input, prompt, right, tokeniz
 from zotta_edge.models.vlm import VisionLanguageModel
 from zotta_edge.runtime.generate.engine import DecoderEngine, Tokens
 from zotta_edge.runtime.generate.model import AdaptiveDecoder
-from zotta_edge.runtime.generate.model import Question as Asked
+from zotta_edge.runtime.generate.questions import Question as Asked
 
 WEIGHTS = Path(__file__).parents[2] / "benchmarks" / "weights" / "digits_vlm.safetensors"
 

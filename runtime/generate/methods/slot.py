@@ -16,7 +16,7 @@ from zotta_edge.runtime.events import Events
 from zotta_edge.runtime.generate.engine import DecoderEngine, Pass, Tokens
 from zotta_edge.runtime.generate.head import head_weights
 from zotta_edge.runtime.generate.methods.contract import Forgetful, Move
-from zotta_edge.runtime.generate.prompts import Batch, Ints, is_word
+from zotta_edge.runtime.generate.prompts import Batch, Ints
 from zotta_edge.runtime.watch.statistics import log_softmax
 
 _BETAS, _TINY = (0.9, 0.999), 1e-8  # Adam's
@@ -43,11 +43,10 @@ class Slot(Forgetful):
             self._weights = head_weights(self._engine)
         tokens = Tokens(batch.ids, batch.mask, batch.positions, batch.image_rows)
         seen = self._engine.forward(tokens)
-        starts = (batch.mask == 0).sum(axis=1)
         shifts = np.stack(
             [
-                self._fit(seen.logits[n, start:], batch.ids[n, start:])
-                for n, start in enumerate(starts)
+                self._fit(logits[:-1][words[1:]], ids[1:][words[1:]])
+                for logits, ids, words in zip(seen.logits, batch.ids, batch.words, strict=True)
             ]
         )
         last = seen.logits[:, -1] + shifts @ self._weights
@@ -57,13 +56,11 @@ class Slot(Forgetful):
     def status(self) -> dict[str, Any]:
         return {"prompt_loss_gained": self._gained}
 
-    def _fit(self, logits: Floats, ids: Ints) -> Floats:
+    def _fit(self, logits: Floats, targets: Ints) -> Floats:
         """The shift that a few steps of Adam lead to from zero, [hidden]."""
         weights = self._weights
         assert weights is not None
         shift = np.zeros(len(weights), np.float32)
-        said = is_word(ids[1:], self._engine.info.vision)  # of images there is nothing to predict
-        logits, targets = logits[:-1][said], ids[1:][said]
         if not len(targets):
             return shift
         first, second = np.zeros_like(shift), np.zeros_like(shift)

@@ -8,7 +8,7 @@ tells whether greedy decoding would still write the draft; only if not is the an
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from zotta_edge.runtime.generate.engine import DecoderEngine, Tokens
 from zotta_edge.runtime.generate.generation import Completion, complete, steps, token_entropy
 from zotta_edge.runtime.generate.methods.contract import Move
 from zotta_edge.runtime.generate.methods.scales import ScaleVector
-from zotta_edge.runtime.generate.prompts import Batch, is_word
+from zotta_edge.runtime.generate.prompts import Batch
 from zotta_edge.runtime.generate.sampling import SamplingSettings
 from zotta_edge.runtime.state import fields as states
 from zotta_edge.runtime.watch.guard import GuardSettings
@@ -40,7 +40,16 @@ class ZeroSettings(GuardSettings):
     learning_rate: float = option(1e-3, "eta of Eq. 1", low=0)
     max_step: float = option(0.005, "longest update, as a share of the scales", low=0)
     max_distance: float = option(0.05, "furthest from the source, likewise", low=0)
-    kilobytes: int = option(512 * 1024, "memory for logits of perturbed passes", low=1)
+    kilobytes: int = option(512 * 1024, "memory for logits of one pass", low=1)
+
+
+@dataclass(frozen=True, eq=False)
+class _Reading:
+    """One prompt of a batch, and its draft, as a whole."""
+
+    tokens: Tokens
+    first: int  # logits are wanted from this token on
+    words: NDArray[np.bool_]  # which of the prompt's tokens are the question's own
 
 
 class _Zeroth(ABC):
@@ -83,15 +92,15 @@ class _Zeroth(ABC):
         }
 
     @abstractmethod
-    def _losses(self, tokens: Tokens, theta: Floats, first: int) -> NDArray[np.float64]:
+    def _losses(self, reading: _Reading, theta: Floats) -> NDArray[np.float64]:
         """The objective of one prompt under each row of theta."""
 
-    def _estimate(self, items: Sequence[tuple[Tokens, int]]) -> tuple[Floats, float]:
+    def _estimate(self, readings: Sequence[_Reading]) -> tuple[Floats, float]:
         """Eq. 2 over the prompts of a batch: the gradient, and the mean loss around theta."""
         pairs, size = self._settings.pairs, self._settings.perturbation
         u = np.stack([draw("gaussian", len(self._scales), self._rng)[0] for _ in range(pairs)])
         rows = np.asarray(self._theta + np.float32(size) * np.concatenate([u, -u]), np.float32)
-        losses = np.mean([self._losses(tokens, rows, first) for tokens, first in items], axis=0)
+        losses = np.mean([self._losses(reading, rows) for reading in readings], axis=0)
         slopes = (losses[:pairs] - losses[pairs:]) / (2 * size * pairs)
         return slopes.astype(np.float32) @ u, float(losses.mean())
 
@@ -102,8 +111,9 @@ class _Zeroth(ABC):
         theta = self._distance.within(self._theta, theta, longest, StepShortened)
         return self._distance.bounded(theta, self._settings.max_distance)
 
-    def _logits(self, tokens: Tokens, theta: Floats, first: int) -> list[Floats]:
+    def _logits(self, reading: _Reading, theta: Floats) -> list[Floats]:
         """Logits of each row of theta, as many rows at a time as memory allows."""
+        tokens, first = reading.tokens, reading.first
         row = (tokens.ids.shape[1] - first) * self._engine.info.shape.vocabulary * 4
         size = max(1, self._settings.kilobytes * 1024 // row)
         rows = np.atleast_2d(theta)
@@ -119,10 +129,10 @@ class TokenEntropy(_Zeroth):
 
     def prepare(self, batch: Batch, limit: int) -> Move:
         drafts = self._drafts(batch, limit)
-        items = [_read(batch, row, draft) for row, draft in enumerate(drafts)]
-        gradient, before = self._estimate(items)
+        readings = [_read(batch, row, draft) for row, draft in enumerate(drafts)]
+        gradient, before = self._estimate(readings)
         theta = self._stepped(gradient)
-        passes = [self._logits(tokens, theta, first)[0][0] for tokens, first in items]
+        passes = [self._logits(reading, theta)[0][0] for reading in readings]
         after = float(np.mean([token_entropy(logits).mean() for logits in passes]))
         if not np.isfinite(after) or (self._settings.guard and after > before):
             self._events.report(RolledBack(before, after))
@@ -149,36 +159,30 @@ class TokenEntropy(_Zeroth):
         sampled = self._settings.temperature > 0
         return Move(self.current().scales, answers=() if sampled else tuple(answers))
 
-    def _losses(self, tokens: Tokens, theta: Floats, first: int) -> NDArray[np.float64]:
-        parts = [
-            token_entropy(logits).mean(axis=1) for logits in self._logits(tokens, theta, first)
-        ]
+    def _losses(self, reading: _Reading, theta: Floats) -> NDArray[np.float64]:
+        parts = [token_entropy(logits).mean(axis=1) for logits in self._logits(reading, theta)]
         return np.asarray(np.concatenate(parts), np.float64)
 
 
 class InputPerplexity(_Zeroth):
-    """Minimizes the loss of the prompt's own tokens; no draft is needed."""
+    """Minimizes the loss of the question's own tokens; no draft is needed."""
 
     def prepare(self, batch: Batch, limit: int) -> Move:
-        empty = Completion((), (), False)
-        items = [(_read(batch, row, empty)[0], 0) for row in range(len(batch))]
-        readable = [item for item in items if self._said(item[0]).any()]
+        readings = [_question(batch, row) for row in range(len(batch))]
+        readable = [reading for reading in readings if reading.words[1:].any()]
         if readable:
             gradient, _ = self._estimate(readable)
             self._theta = self._stepped(gradient)
         return self.current()
 
-    def _losses(self, tokens: Tokens, theta: Floats, first: int) -> NDArray[np.float64]:
-        said, targets = self._said(tokens), tokens.ids[0, 1:]
+    def _losses(self, reading: _Reading, theta: Floats) -> NDArray[np.float64]:
+        next_one = reading.first + 1
+        said, targets = reading.words[next_one:], reading.tokens.ids[0, next_one:]
         parts = [
             token_loss(logits[:, :-1][:, said], targets[said])
-            for logits in self._logits(tokens, theta, first)
+            for logits in self._logits(reading, theta)
         ]
         return np.asarray(np.concatenate(parts).mean(axis=1), np.float64)
-
-    def _said(self, tokens: Tokens) -> NDArray[np.bool_]:
-        """Which tokens are followed by a word: of images there is nothing to predict."""
-        return is_word(tokens.ids[0, 1:], self._engine.info.vision)
 
 
 def token_loss(logits: Floats, targets: NDArray[np.int64]) -> Floats:
@@ -192,8 +196,8 @@ def token_loss(logits: Floats, targets: NDArray[np.int64]) -> Floats:
     return loss
 
 
-def _read(batch: Batch, row: int, draft: Completion) -> tuple[Tokens, int]:
-    """One prompt of a batch and its draft as a whole, and where the draft's logits begin."""
+def _read(batch: Batch, row: int, draft: Completion) -> _Reading:
+    """A prompt with its draft; logits from where the draft begins."""
     start = int((batch.mask[row] == 0).sum())
     prompt = batch.ids[row, start:]
     written = draft.tokens if draft.stopped else draft.tokens[:-1]  # read, to predict what follows
@@ -203,7 +207,14 @@ def _read(batch: Batch, row: int, draft: Completion) -> tuple[Tokens, int]:
     positions = np.concatenate([seen, more], axis=-1)
     positions = positions[None] if positions.ndim == 1 else positions[:, None]
     rows = batch.image_rows_of(row)
-    return Tokens(ids, np.ones_like(ids), positions, rows), len(prompt) - 1
+    tokens = Tokens(ids, np.ones_like(ids), positions, rows)
+    return _Reading(tokens, len(prompt) - 1, batch.words[row, start:])
+
+
+def _question(batch: Batch, row: int) -> _Reading:
+    """A prompt alone; logits from where its question begins."""
+    whole = _read(batch, row, Completion((), (), False))
+    return replace(whole, first=max(0, int(whole.words.argmax()) - 1))
 
 
 def _still_greedy(draft: Completion, logits: Floats, stop: tuple[int, ...]) -> bool:

@@ -11,8 +11,9 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 from zotta_edge.errors import ZottaError
-from zotta_edge.runtime.generate.model import AdaptiveDecoder, Question
+from zotta_edge.runtime.generate.model import AdaptiveDecoder
 from zotta_edge.runtime.generate.prompts import Prompt, check_prompt
+from zotta_edge.runtime.generate.questions import Question
 from zotta_edge.runtime.io.images import Image
 from zotta_edge.runtime.service.config import Config
 from zotta_edge.runtime.service.generating.turns import Turns

@@ -19,6 +19,7 @@ from zotta_edge.runtime.service.http.protocol import VERSION, as_object, read_js
 
 _TEXT, _IMAGE, _STOP = "text_input", "image", "stop"
 _STOPS = 5  # the protocol's limit
+_ID = 1000  # characters; every event of a stream repeats it
 _BASE64 = "base64,"  # the end of what data URLs begin with
 
 
@@ -64,8 +65,8 @@ def parse(body: bytes, longest: int) -> GenerateRequest:
     given = as_object(request.pop("parameters", {}), "parameters")
     given = request | given
     stop = given.pop(_STOP, [])
-    if identity is not None and not isinstance(identity, str):
-        raise ServiceError(400, "id must be a text")
+    if identity is not None and not (isinstance(identity, str) and len(identity) <= _ID):
+        raise ServiceError(400, f"id must be a text of at most {_ID} characters")
     checked, stops = _text(text, longest), _stops(stop)
     _check_unicode([checked, identity or "", *stops, *given])
     parameters = Parameters().replace(given)

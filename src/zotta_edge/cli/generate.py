@@ -10,13 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zotta_edge.cli import generate_demo
+from zotta_edge.cli.questions_file import is_right, read_questions
 from zotta_edge.errors import ZottaError
-from zotta_edge.files import replacing
+from zotta_edge.files import check_writable, replacing
 from zotta_edge.progress import Progress
 
 if TYPE_CHECKING:
-    from zotta_edge.runtime.generate.model import AdaptiveDecoder, Question
+    from zotta_edge.runtime.generate.model import AdaptiveDecoder
+    from zotta_edge.runtime.generate.questions import Question
     from zotta_edge.runtime.generate.settings import GenerationSettings
+
+# What says nothing without a question, in which case the embedded model has its own.
+_OF_QUESTIONS = ("model", "image", "answers", "output", "report", "tokenizer", "raw", "state")
 
 HELP = """Answer prompts with a decoder that adapts while it answers
 
@@ -33,12 +38,15 @@ The model is a file that `zotta-edge export` made from a GGUF file, a llama2.c f
 transformers, or an ONNX decoder of optimum or onnxruntime-genai. A single prompt's answer is
 written as it comes. Of a JSONL file, each line is an object with "prompt" and, if it has one,
 "image" (a path beside the file); with --answers its "answer" (a text, or a list of which one must
-be found in the reply) is used for scoring, and for nothing else.
+be found in the reply) is used for scoring, and for nothing else. Images of any size are resized as
+the model file says (`zotta-edge inspect`), whatever their shape; strips are refused.
 
 Methods: none answers as the model is. slot fits one vector on the prompt's own tokens, for no
 further pass. perplexity and zotta move the scales of the norms behind attention by perturbed
 passes, towards a lower loss of the prompt and towards surer answers (the paper's objective);
-what they learn stays for the next prompts, and in --state.
+what they learn stays for the next prompts, and in --state. A prompt of text whose loss is no higher
+than the model expects of its own text is answered by the model as it is (--set surprise=0: adapt to
+all).
 """
 
 
@@ -52,6 +60,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--image", type=Path, metavar="FILE", help="what the question is about")
     parser.add_argument("--answers", action="store_true", help="score against the file's answers")
     parser.add_argument("--output", type=Path, metavar="FILE", help="replies, as JSONL")
+    parser.add_argument(
+        "--report",
+        type=Path,
+        metavar="JSON",
+        help="of a JSONL: how many were right, cost, settings",
+    )
     parser.add_argument("--limit", type=_positive, metavar="N", help="stop after N questions")
     parser.add_argument("--tokenizer", type=Path, metavar="FILE", help="a tokenizer.json")
     parser.add_argument("--raw", action="store_true", help="leave the model's template out")
@@ -64,6 +78,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="one setting; repeatable"
     )
+    group.add_argument("--list-settings", action="store_true", help="show every setting and stop")
     group.add_argument(
         "--state", type=Path, metavar="FILE", help="resume from here if it exists, save here"
     )
@@ -73,15 +88,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.model is None and args.prompt is None and args.jsonl is None:
-        return generate_demo.run(args, _settings(args))
+    if args.list_settings:
+        return _list_settings()
     if args.prompt is None and args.jsonl is None:
-        raise ZottaError("nothing was asked: give --prompt TEXT or --jsonl FILE")
+        if any(getattr(args, name) for name in _OF_QUESTIONS):
+            raise ZottaError("nothing was asked: give --prompt TEXT or --jsonl FILE")
+        return generate_demo.run(args, _settings(args))
     if args.jsonl and args.image:
         raise ZottaError('--image goes with --prompt: name images in the JSONL as "image"')
     if args.answers and not args.jsonl:
         raise ZottaError("--answers needs --jsonl: a file whose lines have an answer")
-    rows = _rows(args) if args.jsonl else [_single(args)]
+    if args.report and not args.jsonl:
+        raise ZottaError("--report needs --jsonl: it counts questions")
+    for file in filter(None, (args.output, args.report)):
+        check_writable(file)
+    rows = read_questions(args.jsonl, args.limit, args.answers) if args.jsonl else [_single(args)]
     with _opened(args) as model:
         if args.jsonl:
             _answer_all(args, model, rows)
@@ -107,49 +128,65 @@ def _answer_one(args: argparse.Namespace, model: "AdaptiveDecoder", row: dict[st
 def _answer_all(
     args: argparse.Namespace, model: "AdaptiveDecoder", rows: list[dict[str, Any]]
 ) -> None:
+    """Answer what can be; a bad question ends it, and keeps what was answered before."""
+    from zotta_edge.runtime.interrupt import interrupts
+
     done: list[dict[str, Any]] = []
-    start, interrupted = time.monotonic(), False
-    with Progress("answering", len(rows)) as progress:
+    start, ended, wrong = time.monotonic(), "", None
+    with interrupts() as stop, Progress("answering", len(rows)) as progress:
         try:
             for row in rows:
-                question = _question(row, args.jsonl.parent)
-                (answer,) = model.complete([_prompt(model, args, question)])
-                text = model.tokenizer.decode(answer.tokens)
-                done.append(row | {"reply": text, "entropy": answer.entropy})
-                if args.answers:
-                    done[-1]["right"] = _is_right(row, text)
+                if stop.is_set():  # never inside an update
+                    raise KeyboardInterrupt
+                done.append(_answered(args, model, row))
                 progress.advance(note=_score(done) if args.answers else "")
         except KeyboardInterrupt:
-            interrupted = True
+            ended = "  (interrupted)"
+        except ZottaError as error:
+            ended, wrong = f"  of {len(rows)}", error
     _write(args, done)
+    if args.report:
+        _report(args, model, done, time.monotonic() - start)
     if not args.output:
         for each in done:
             print(json.dumps(each, ensure_ascii=False))
-    seconds = time.monotonic() - start
-    numbers = model.status()
-    lines = [f"questions  {len(done)}{'  (interrupted)' if interrupted else ''}"]
+    lines = [f"questions  {len(done)}{ended}"]
     lines += [f"right      {_score(done)}"] if args.answers else []
-    passes = numbers["passes"] / max(1, len(done))
-    lines.append(
-        f"cost       {passes:.1f} passes and {seconds / max(1, len(done)):.2f} s a question"
-    )
+    asked, seconds = max(1, len(done)), time.monotonic() - start
+    passes = model.status()["passes"] / asked
+    lines.append(f"cost       {passes:.1f} passes and {seconds / asked:.2f} s a question")
     print("\n".join(lines), file=sys.stderr)
+    if wrong:
+        raise ZottaError(f"{args.jsonl}, question {len(done) + 1}: {wrong}") from wrong
+
+
+def _report(
+    args: argparse.Namespace, model: "AdaptiveDecoder", done: list[dict[str, Any]], seconds: float
+) -> None:
+    content = {
+        "questions": len(done),
+        "right": sum(each["right"] for each in done) if args.answers else None,
+        "seconds": seconds,
+        "status": model.status(),
+        "settings": model.settings.to_dict(),
+        "model": {"file": model.engine.path.name, "sha256": model.engine.fingerprint},
+    }
+    with replacing(args.report) as temporary:
+        temporary.write_text(json.dumps(content, indent=2) + "\n")
+
+
+def _answered(
+    args: argparse.Namespace, model: "AdaptiveDecoder", row: dict[str, Any]
+) -> dict[str, Any]:
+    (answer,) = model.complete([_prompt(model, args, _question(row, args.jsonl.parent))])
+    text = model.tokenizer.decode(answer.tokens)
+    scored = {"right": is_right(row, text)} if args.answers else {}
+    return row | {"reply": text, "entropy": answer.entropy} | scored
 
 
 def _score(done: list[dict[str, Any]]) -> str:
     right = sum(each["right"] for each in done)
     return f"{right} of {len(done)} ({right / max(1, len(done)):.1%})"
-
-
-def _is_right(row: dict[str, Any], reply: str) -> bool:
-    """Whether one of the accepted answers stands in the reply, as whole words."""
-    accepted = row["answer"] if isinstance(row["answer"], list) else [row["answer"]]
-    words = f" {_words(reply)} "
-    return any(f" {_words(str(answer))} " in words for answer in accepted)
-
-
-def _words(text: str) -> str:
-    return " ".join("".join(c if c.isalnum() else " " for c in text.lower()).split())
 
 
 def _prompt(model: "AdaptiveDecoder", args: argparse.Namespace, question: "Question") -> Any:
@@ -161,7 +198,7 @@ def _prompt(model: "AdaptiveDecoder", args: argparse.Namespace, question: "Quest
 
 
 def _question(row: dict[str, Any], folder: Path) -> "Question":
-    from zotta_edge.runtime.generate.model import Question
+    from zotta_edge.runtime.generate.questions import Question
     from zotta_edge.runtime.io.images import read_image
 
     image = row.get("image")
@@ -171,34 +208,6 @@ def _question(row: dict[str, Any], folder: Path) -> "Question":
 def _single(args: argparse.Namespace) -> dict[str, Any]:
     text = sys.stdin.read() if args.prompt == "-" else args.prompt
     return {"prompt": text} | ({"image": str(args.image)} if args.image else {})
-
-
-def _rows(args: argparse.Namespace) -> list[dict[str, Any]]:
-    try:
-        lines = args.jsonl.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ZottaError(f"cannot read {args.jsonl}: {error}") from error
-    named = {f"{args.jsonl}:{n}": line for n, line in enumerate(lines, 1) if line.strip()}
-    rows = [_row(line, place, args) for place, line in named.items()]
-    if not rows:
-        raise ZottaError(f"{args.jsonl} holds no questions")
-    return rows[: args.limit]
-
-
-def _row(line: str, place: str, args: argparse.Namespace) -> dict[str, Any]:
-    """One question, refused before the first one is answered."""
-    try:
-        row = json.loads(line)
-    except ValueError as error:
-        raise ZottaError(f"{place} is no JSON: {error}") from error
-    if not isinstance(row, dict) or not isinstance(row.get("prompt"), str):
-        raise ZottaError(f'{place}: expected an object with "prompt"')
-    if args.answers and "answer" not in row:
-        raise ZottaError(f"{place}: the question has no answer, which --answers needs")
-    image = row.get("image")
-    if image and not (isinstance(image, str) and (args.jsonl.parent / image).is_file()):
-        raise ZottaError(f"{place}: there is no image {image!r} beside the file")
-    return row
 
 
 def _write(args: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
@@ -243,6 +252,14 @@ def _settings(args: argparse.Namespace) -> "GenerationSettings":
         if getattr(args, name) is not None
     }
     return GenerationSettings().override(args.set).replace(given)
+
+
+def _list_settings() -> int:
+    from zotta_edge.options import listing
+    from zotta_edge.runtime.generate.settings import by_methods
+
+    print(listing(by_methods()))
+    return 0
 
 
 def _positive(text: str) -> int:

@@ -36,7 +36,8 @@ def _answers(
     args: argparse.Namespace, settings: "GenerationSettings", method: str, asked: "list[Question]"
 ) -> tuple[list[str], float]:
     from zotta_edge.models import embedded
-    from zotta_edge.runtime.generate.model import AdaptiveDecoder, Question
+    from zotta_edge.runtime.generate.model import AdaptiveDecoder
+    from zotta_edge.runtime.generate.questions import Question
 
     model = AdaptiveDecoder.load(
         embedded.VLM, settings, method, threads=args.threads, provider=args.provider

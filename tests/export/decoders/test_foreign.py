@@ -1,5 +1,6 @@
 """ONNX decoders of other exporters: adapted unchanged, or refused in one line."""
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -166,3 +167,27 @@ def test_norms_by_another_name(tmp_path: Path) -> None:
         export_any_decoder(source, tmp_path / "b.onnx", DecoderOptions("fp32", norms="nothing"))
     with pytest.raises(ZottaError, match="no norm of tiny0 matches"):
         decoder_graph(tiny_decoder(), "nothing")
+
+
+@pytest.mark.parametrize(
+    ("tool", "written", "said"),
+    [
+        ("optimum", "[]", "holds no JSON object"),
+        ("optimum", "{", "is no JSON"),
+        ("optimum", '{"hidden_size": "x", "num_attention_heads": 2}', "hidden_size is 'x'"),
+        ("optimum", '{"hidden_size": 64, "num_attention_heads": 0}', "num_attention_heads is 0"),
+        ("optimum", '{"pad_token_id": [1]}', "pad_token_id is [1]"),
+        ("optimum", '{"eos_token_id": [2, null]}', "eos_token_id is None"),
+        ("optimum", '{"eos_token_id": 99999}', "99999 is outside the 41"),
+        ("genai", '{"model": {"decoder": 5, "context_length": "many"}}', "is 'many'"),
+        ("genai", '{"model": []}', "does not tell its sizes"),
+    ],
+)
+def test_sizes_that_are_nonsense(tmp_path: Path, tool: str, written: str, said: str) -> None:
+    """They ended the export in a traceback, or in blaming a file of its own."""
+    name = {"optimum": "config.json", "genai": "genai_config.json"}[tool]
+    folder = shutil.copytree(FILES / tool, tmp_path / tool)
+    (folder / name).write_text(written)
+    with pytest.raises(ZottaError, match=re.escape(said)):
+        export_any_decoder(str(folder / "model.onnx"), tmp_path / "out.onnx", DecoderOptions())
+    assert not (tmp_path / "out.onnx").exists()

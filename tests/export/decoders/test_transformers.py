@@ -27,8 +27,9 @@ from zotta_edge.export.decoders.vision import Eyes, vision_graph
 from zotta_edge.format import Preprocessing
 from zotta_edge.runtime.generate.engine import DecoderEngine, Tokens
 from zotta_edge.runtime.generate.generation import complete, steps
-from zotta_edge.runtime.generate.model import AdaptiveDecoder, Question
+from zotta_edge.runtime.generate.model import AdaptiveDecoder
 from zotta_edge.runtime.generate.prompts import Batch, Prompt
+from zotta_edge.runtime.generate.questions import Question
 from zotta_edge.sessions import open_session
 
 VOCABULARY = 101

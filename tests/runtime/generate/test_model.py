@@ -9,8 +9,9 @@ from tiny_decoders import tiny_decoder
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.export.decoders.pipeline import DecoderOptions, export_decoder
-from zotta_edge.runtime.generate.model import AdaptiveDecoder, Question
+from zotta_edge.runtime.generate.model import AdaptiveDecoder
 from zotta_edge.runtime.generate.prompts import Prompt
+from zotta_edge.runtime.generate.questions import Question
 from zotta_edge.runtime.generate.settings import GenerationSettings
 
 
@@ -63,6 +64,44 @@ def test_stop_tokens_end_an_answer(path: Path, tmp_path: Path) -> None:
     (short,) = load(tmp_path / "stops.onnx", max_tokens=8).answer([Question("a b")])
     assert short.stopped
     assert short.tokens == reply.tokens[:place]
+
+
+def test_an_answer_that_adaptation_empties_is_the_source_s(path: Path, tmp_path: Path) -> None:
+    """slot, fitted hard on a prompt of nothing but the stop token, would say that at once."""
+    from dataclasses import replace
+
+    from zotta_edge.decoder_format import Prompting
+
+    spoken = load(path).tokenizer.encode("zz b c d e")
+    plain = {token: load(path, max_tokens=5).complete([Prompt((token,) * 6)])[0].tokens
+             for token in spoken}  # fmt: skip
+    stop = next(token for token, said in plain.items() if said[0] != token)
+    stopping = replace(tiny_decoder(), prompting=Prompting(stop=(stop,)))
+    export_decoder(stopping, tmp_path / "stops.onnx", DecoderOptions(precision="fp32"))
+    prompt, hard = Prompt((stop,) * 6), {"slot_rate": 3.0, "slot_steps": 50, "surprise": 0.0}
+    texts = {}
+    for guard in (True, False):
+        settings = GenerationSettings(max_tokens=5, guard=guard, **hard)
+        model = AdaptiveDecoder.load(tmp_path / "stops.onnx", settings, "slot", threads=1)
+        said = model.tokenizer.decode(model.complete([prompt])[0].tokens)
+        assert "".join(model.stream_tokens(prompt)) == said
+        texts[guard] = said
+    assert texts[True]
+    assert not texts[False]
+
+
+@pytest.mark.parametrize("temperature", [1e-300, 1e-40])
+def test_next_to_no_temperature_is_greedy(path: Path, temperature: float) -> None:
+    greedy = load(path, max_tokens=5).answer([Question("a b")])
+    assert load(path, max_tokens=5, temperature=temperature).answer([Question("a b")]) == greedy
+    hottest = load(path, max_tokens=5, temperature=1e300).answer([Question("a b")])
+    assert hottest[0].tokens
+
+
+@pytest.mark.parametrize("text", ["\ud800", "a \udcff"])
+def test_half_a_character_is_no_text(path: Path, text: str) -> None:
+    with pytest.raises(ZottaError, match="not UTF-8"):
+        load(path).answer([Question(text)])
 
 
 def test_the_context_ends_an_answer(path: Path) -> None:

@@ -18,7 +18,7 @@ from zotta_edge import AdaptiveModel
 from zotta_edge.models import embedded
 from zotta_edge.models.picture_questions import Question, questions
 from zotta_edge.runtime.generate.model import AdaptiveDecoder
-from zotta_edge.runtime.generate.model import Question as Asked
+from zotta_edge.runtime.generate.questions import Question as Asked
 from zotta_edge.runtime.service import create_app
 
 MODEL = f"/v2/models/{embedded.VLM.stem}"

@@ -45,6 +45,7 @@ def test_an_image_is_a_file_in_base64(wrapped: Any) -> None:
         ({"text_input": "a", "stop": ["x"] * 6}, 400, "at most 5"),
         ({"text_input": "a", "parameters": []}, 400, "parameters"),
         ({"text_input": "a", "id": 3}, 400, "id"),
+        ({"text_input": "a", "id": "x" * 1001}, 400, "at most 1000"),  # in every event of a stream
         ({"text_input": "a\ud800"}, 400, "surrogate"),
         ({"text_input": "a", "id": "\udc00"}, 400, "surrogate"),
         ({"text_input": "a", "stop": ["\ud800"]}, 400, "surrogate"),
