@@ -1,28 +1,36 @@
 """Learn how far the model's certainty can be believed: on source images, spoilt in many ways.
 
 Two logistic curves are fitted, of one answer and of a stream; each kind and strength of degradation
-is a stream. `runtime/watch/reliability.py` says from what.
+is a stream, answered as the file is and, where it is primed, once more as it adapts: by adapting,
+answers get surer than they get better. `runtime/watch/reliability.py` says from what.
 """
 
 import math
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from zotta_edge.calibration.calibrate import Report, Settings
+from zotta_edge.calibration.calibrate import Report, Settings, store
 from zotta_edge.calibration.samples import Samples, Source, read_samples
 from zotta_edge.calibration.spoiling import DEGRADATIONS, degrade
-from zotta_edge.format import Floats, Reliability
+from zotta_edge.format import Calibration, Floats, ModelInfo, Reliability
 from zotta_edge.progress import Progress
-from zotta_edge.runtime.engine.engine import Engine, Outputs
+from zotta_edge.runtime.engine.engine import Engine
+from zotta_edge.runtime.engine.model_info import read_info
+from zotta_edge.runtime.events import Events
 from zotta_edge.runtime.io.classes import Classes
 from zotta_edge.runtime.io.preprocessing import prepare
+from zotta_edge.runtime.methods.registry import chosen_layers, find
+from zotta_edge.runtime.methods.remembering import opened
+from zotta_edge.runtime.settings import Settings as AdaptationSettings
 from zotta_edge.runtime.watch.reliability import Summary, log_odds, logistic, share_right
 from zotta_edge.runtime.watch.statistics import Doubles
 
-IMAGES = 24  # of a stream
+IMAGES, BATCH = 24, 8  # of a stream, and of a batch of it
 STRENGTHS = (0.4, 0.9)  # of each kind of degradation
 RIDGE = 10.0  # in units of images; 1 and 30 did as well on both development models
 LEAST_ERROR = 0.03  # that is owned up to: the kinds of drift that were tried are not all
@@ -35,6 +43,7 @@ class Stream:
     """The answers to images that were spoilt in one way."""
 
     kind: str  # "" for clean images
+    adapted: bool
     logits: Floats
     right: NDArray[np.bool_]
     summary: Doubles  # s
@@ -42,23 +51,34 @@ class Stream:
 
 def assess(report: Report, source: Source, settings: Settings) -> Report:
     """Measure the reliability of the calibrated model, for estimates of its accuracy."""
-    info = report.info
-    if info.outputs:  # no class scores: nothing is right or wrong
+    if report.info.outputs:  # no class scores: nothing is right or wrong
         return report
+    with tempfile.TemporaryDirectory(prefix="zotta-") as folder:
+        model = store(report, Path(folder) / "model.onnx")
+        known = reliability(model, report.info, report.calibration, source, settings)
+    return replace(report, info=replace(report.info, reliability=known))
+
+
+def reliability(
+    model: Path, info: ModelInfo, calibration: Calibration, source: Source, settings: Settings
+) -> Reliability:
+    """Both curves of a calibrated model, from images of its source."""
     samples = read_samples(
         source, info.preprocessing, settings.samples, settings.seed, strict=settings.strict
     )
-    engine = Engine.open(report.model, chosen=(), threads=settings.threads)
     labels = samples.numbers(Classes.of(info))
-    streams = list(_streams(engine, report, samples, labels, settings.seed))
-    known = fitted(streams, labelled=labels is not None)
-    return replace(report, info=replace(info, reliability=known))
+    ways = {False: _Answers(model, "none", settings.threads)}
+    if info.prime:
+        ways[True] = _Answers(model, "primed", settings.threads)
+    streams = list(_streams(ways, calibration, samples, labels, settings.seed))
+    return fitted(streams, labelled=labels is not None)
 
 
 def fitted(streams: list[Stream], labelled: bool) -> Reliability:
     """Both curves, and how far the second errs on kinds of degradation it was not fitted on."""
-    right = np.concatenate([stream.right for stream in streams])
-    odds = np.concatenate([log_odds(stream.logits) for stream in streams])
+    plain = [stream for stream in streams if not stream.adapted]
+    right = np.concatenate([stream.right for stream in plain])
+    odds = np.concatenate([log_odds(stream.logits) for stream in plain])
     slope, offset = curve(odds[:, None], right.astype(np.float64), np.ones(len(right)))
     return Reliability(
         image=(slope, offset),
@@ -117,47 +137,67 @@ def _error_left_out(streams: list[Stream]) -> float:
     return math.sqrt(max(float(np.mean(squares)), LEAST_ERROR**2))
 
 
+class _Answers:
+    """Logits and features of a stream, by a method that starts from the source."""
+
+    def __init__(self, model: Path, name: str, threads: int | None) -> None:
+        kind, settings = find(name), AdaptationSettings(class_memory="off")
+        layers = chosen_layers(kind, settings, lambda: read_info(model))
+        self._engine = Engine.open(model, chosen=layers, threads=threads)
+        self._method = opened(name, self._engine, settings, Events())
+
+    def __call__(self, images: NDArray[np.uint8]) -> tuple[Floats, tuple[Floats, ...]]:
+        self._method.reset()
+        preprocessing = self._engine.info.preprocessing
+        answers = [
+            self._method.predict(prepare(images[first : first + BATCH], preprocessing))
+            for first in range(0, len(images), BATCH)
+        ]
+        features = zip(*(answer.features for answer in answers), strict=True)
+        return (
+            np.concatenate([answer.logits for answer in answers]),
+            tuple(np.concatenate(layer) for layer in features),
+        )
+
+
 def _streams(
-    engine: Engine,
-    report: Report,
+    ways: Mapping[bool, _Answers],
+    calibration: Calibration,
     samples: Samples,
     labels: NDArray[np.int64] | None,
     seed: int,
 ) -> Iterator[Stream]:
     """Clean images first; without labels their answers are the right ones."""
     rng, size = np.random.default_rng(seed), min(IMAGES, len(samples))
-    total = len(samples) + len(DEGRADATIONS) * len(STRENGTHS) * size
+    total = len(ways) * (len(samples) + len(DEGRADATIONS) * len(STRENGTHS) * size)
     with Progress("assessing", total) as progress:
-        clean = _answers(engine, samples.images)
-        truth = clean.logits.argmax(axis=1) if labels is None else labels
-        yield _stream("", clean, truth, report)
-        progress.advance(len(samples))
+        clean, _ = ways[False](samples.images)
+        truth = clean.argmax(axis=1) if labels is None else labels
+
+        def streams(
+            kind: str, images: NDArray[np.uint8], right: NDArray[np.int64]
+        ) -> Iterator[Stream]:
+            for adapted, way in ways.items():
+                yield _stream(kind, adapted, way(images), right, calibration)
+                progress.advance(len(images))
+
+        yield from streams("", samples.images, truth)
         for kind in DEGRADATIONS:
             for strength in STRENGTHS:
                 drawn = rng.choice(len(samples), size, replace=False)
                 spoilt = [degrade(samples.images[i], [kind], [strength], int(i)) for i in drawn]
-                yield _stream(kind, _answers(engine, np.stack(spoilt)), truth[drawn], report)
-                progress.advance(size)
+                yield from streams(kind, np.stack(spoilt), truth[drawn])
 
 
-def _stream(kind: str, outputs: Outputs, truth: NDArray[np.int64], report: Report) -> Stream:
-    known = truth >= 0
-    summary = Summary(report.calibration, report.info.classes)
-    summary.add(outputs.logits, outputs.features)
-    logits = outputs.logits[known]
-    return Stream(kind, logits, logits.argmax(axis=1) == truth[known], summary.values())
-
-
-def _answers(engine: Engine, images: NDArray[np.uint8]) -> Outputs:
-    """In parts: memory stays that of a small batch."""
-    preprocessing = engine.info.preprocessing
-    parts = [
-        engine.cone(engine.stem(prepare(part, preprocessing)), {})
-        for part in np.array_split(images, -(-len(images) // IMAGES))
-    ]
-    features = zip(*(part.features for part in parts), strict=True)
-    return Outputs(
-        np.concatenate([part.logits for part in parts]),
-        tuple(np.concatenate(layer) for layer in features),
-        np.concatenate([part.embedding for part in parts]),
-    )
+def _stream(
+    kind: str,
+    adapted: bool,
+    answers: tuple[Floats, tuple[Floats, ...]],
+    truth: NDArray[np.int64],
+    calibration: Calibration,
+) -> Stream:
+    known, (logits, features) = truth >= 0, answers
+    summary = Summary(calibration, logits.shape[1])
+    summary.add(logits, features)
+    logits = logits[known]
+    return Stream(kind, adapted, logits, logits.argmax(axis=1) == truth[known], summary.values())

@@ -6,20 +6,28 @@
 Prints Markdown: for every stream the accuracy of the last 256 images, what was estimated of them,
 the accuracy of all images with the audit, without it and without adaptation, and how often the
 source was made to answer instead. The model must be calibrated with --prime. Without --model and
---data: the digits that ship inside.
+--data: the digits that ship inside. With --photos the estimate is fitted anew, on those.
 """
 
 import argparse
+import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zotta_edge import AdaptiveModel
+from zotta_edge.calibration.calibrate import Settings as Calibrating
+from zotta_edge.calibration.metadata import replace_metadata
+from zotta_edge.calibration.reliability import reliability
 from zotta_edge.corruptions import CORRUPTIONS, corrupt_batch
 from zotta_edge.errors import ZottaError
+from zotta_edge.format import to_metadata
 from zotta_edge.models import embedded
+from zotta_edge.runtime.engine.model_info import read_info
 from zotta_edge.runtime.io.classes import Classes
 from zotta_edge.runtime.io.sources import open_source
 from zotta_edge.runtime.settings import Settings
@@ -31,6 +39,13 @@ HEAD = "| stream | last | estimate | audited | not audited | none | holds | pass
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = _arguments(argv)
+    with tempfile.TemporaryDirectory() as folder:
+        if args.photos:
+            args.model = _refitted(args, Path(folder) / "model.onnx")
+        return _study(args)
+
+
+def _study(args: argparse.Namespace) -> int:
     plain = AdaptiveModel.load(args.model, method="none", threads=args.threads)
     if plain.info.reliability is None:
         raise ZottaError(f"{args.model} was not calibrated with --prime: it estimates nothing")
@@ -48,6 +63,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _refitted(args: argparse.Namespace, path: Path) -> Path:
+    """The same file with an estimate that was fitted on other photos than it was primed with."""
+    info = read_info(args.model)
+    assert info.calibration
+    settings = Calibrating(threads=args.threads)
+    known = reliability(args.model, info, info.calibration, args.photos, settings)
+    replace_metadata(args.model, path, to_metadata(replace(info, reliability=known)), "zotta.")
+    return path
+
+
 def _row(
     method: str,
     corruption: str,
@@ -60,15 +85,9 @@ def _row(
     seen = images if corruption == CLEAN else corrupt_batch(images, corruption, args.severity)
     stream = [seen[i] for i in at]
 
-    def run(name: str, **settings: float) -> tuple[NDArray[np.bool_], AdaptiveModel]:
-        kind = Settings().replace(settings)
-        model = AdaptiveModel.load(args.model, kind, name, threads=args.threads)
-        batches = range(0, len(stream), args.batch_size)
-        answers = [model.predict(stream[i : i + args.batch_size]).labels for i in batches]
-        return np.concatenate(answers) == labels[at], model
-
-    audited, model = run(method)
-    without, none = run(method, audit=0.0)[0], run("none")[0]
+    audited, model = _run(args, method, stream, labels[at])
+    without, _ = _run(args, method, stream, labels[at], audit=0.0)
+    none, _ = _run(args, "none", stream, labels[at])
     status = model.status()
     estimate, last = status["accuracy"], 100 * audited[-WINDOW:].mean()
     error = None if estimate is None else abs(100 * estimate["accuracy"] - last)
@@ -82,13 +101,27 @@ def _row(
     return error
 
 
+def _run(
+    args: argparse.Namespace,
+    method: str,
+    stream: list[NDArray[np.uint8]],
+    labels: NDArray[np.int64],
+    **settings: float,
+) -> tuple[NDArray[np.bool_], AdaptiveModel]:
+    """Which answers were right, and the model afterwards."""
+    kind = Settings().replace(settings)
+    model = AdaptiveModel.load(args.model, kind, method, threads=args.threads)
+    batches = range(0, len(stream), args.batch_size)
+    answers = [model.predict(stream[i : i + args.batch_size]).labels for i in batches]
+    return np.concatenate(answers) == labels, model
+
+
 def read(
     args: argparse.Namespace, model: AdaptiveModel
 ) -> tuple[list[NDArray[np.uint8]], NDArray[np.int64]]:
     source = open_source(args.data)
     truth = source.labels(args.labels, Classes.of(model.info))
-    first, last = args.rows
-    rows = [sample for at, sample in enumerate(source) if first <= at < last]
+    rows = list(islice(source, *args.rows))
     return [sample.image for sample in rows], np.array([truth[sample.name] for sample in rows])
 
 
@@ -97,6 +130,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--model", type=Path, default=embedded.MODEL)
     parser.add_argument("--data", default=str(embedded.STREAM))
     parser.add_argument("--labels", type=Path)
+    parser.add_argument(
+        "--photos", help="labelled images to fit the estimate on; default: as filed"
+    )
     parser.add_argument("--rows", type=interval, default=(0, 1000), help="first:last image")
     parser.add_argument("--methods", type=names, default=["none", "primed"])
     parser.add_argument("--corruptions", type=names, default=[CLEAN, *CORRUPTIONS])

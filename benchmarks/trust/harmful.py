@@ -4,10 +4,11 @@
 
 Sorted by class; every image in a corruption of its own; prepared in the wrong way; every second
 batch poison, where only the honest ones are scored. Prints Markdown, a row a stream and method:
-accuracy of the source, of the method alone and of the method audited; how often the source was made
-to answer instead; and, where all images are scored, the estimate for the last 256 beside the truth.
-A stream is harmful when the method alone loses more than 3 points, and caught when the audit makes
-the source answer. The model must be calibrated with --prime.
+accuracy of the source, of the method alone and of the method watched; how often the audit made the
+source answer instead, and how often values that no image of the model has did; where all images are
+scored, the estimate for the last 256 beside the truth; passes an image. A stream is harmful when
+the method alone loses more than 3 points, and caught when the source was made to answer. The model
+must be calibrated with --prime.
 """
 
 import argparse
@@ -27,6 +28,7 @@ from zotta_edge.corruptions import CORRUPTIONS, corrupt_batch
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import Floats, Preprocessing
 from zotta_edge.presets import usual
+from zotta_edge.runtime.events import Discarded, Event
 from zotta_edge.runtime.io.preprocessing import prepare
 from zotta_edge.runtime.settings import Settings
 from zotta_edge.runtime.watch.reliability import WINDOW
@@ -36,7 +38,7 @@ HARM = 3.0  # points
 POISON = -1  # the label of frames that nobody scores
 SORTED = (CLEAN, "gaussian_noise", "frost", "fog", "contrast", "elastic_transform")
 WAYS = ("imagenet", "half", "none", "raw")  # of normalising; the file's own is no harm
-HEAD = "| stream | method | source | alone | audited | holds | last | estimate |"
+HEAD = "| stream | method | source | alone | watched | holds | odd | last | estimate | passes |"
 Images = list[NDArray[np.uint8]]
 Labels = NDArray[np.int64]
 Rng = np.random.Generator
@@ -51,7 +53,13 @@ class Stream(NamedTuple):
 class Run(NamedTuple):
     right: NDArray[np.bool_]  # of the honest images
     holds: int
+    discarded: int  # times that batches were found to be prepared for another model
     estimate: float | None
+    passes: float  # an image
+
+    @property
+    def caught(self) -> bool:
+        return bool(self.holds or self.discarded)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -78,29 +86,35 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _compare(
     record: Record, args: argparse.Namespace, stream: Stream, method: str, source: Run
 ) -> None:
-    alone, audited = _run(args, stream, method, audit=0.0), _run(args, stream, method)
+    alone = _run(args, stream, method, audit=0.0, misprepared=1.0)
+    audited = _run(args, stream, method)
     scores = [100 * float(run.right.mean()) for run in (source, alone, audited)]
     whole = bool((stream.labels != POISON).all())
     last = f"{100 * audited.right[-WINDOW:].mean():.1f}" if whole else "-"
     shown = f"{audited.estimate:.1f}" if whole and audited.estimate is not None else "-"
     figures = " | ".join(f"{score:.1f}" for score in scores)
-    row = [stream.name, method, figures, str(audited.holds), last, shown]
+    row = [stream.name, method, figures, str(audited.holds), str(audited.discarded), last, shown]
+    row.append(f"{audited.passes:.2f}")
     print(f"| {' | '.join(row)} |", flush=True)
     if scores[0] - scores[1] > HARM:
-        record.saw(f"{method} harmful and {'caught' if audited.holds else 'not caught'}")
+        record.saw(f"{method} harmful and {'caught' if audited.caught else 'not caught'}")
     else:
-        record.saw(f"{method} harmless{', held all the same' if audited.holds else ''}")
+        record.saw(f"{method} harmless{', held all the same' if audited.caught else ''}")
 
 
 def _run(args: argparse.Namespace, stream: Stream, method: str, **settings: float) -> Run:
     chosen = Settings().replace(settings)
     model = AdaptiveModel.load(args.model, chosen, method, threads=args.threads)
     parts = [slice(at, at + BATCH) for at in range(0, len(stream.labels), BATCH)]
-    answers = np.concatenate([model.predict(stream.batch[part]).labels for part in parts])
+    seen = list[Event]()
+    with model.events.listening(seen.append):
+        answers = np.concatenate([model.predict(stream.batch[part]).labels for part in parts])
     honest, status = stream.labels != POISON, model.status()
     said = status["accuracy"]
     estimate = None if said is None else 100 * float(said["accuracy"])
-    return Run((answers == stream.labels)[honest], status["holds"], estimate)
+    discarded = sum(event.kind == Discarded.kind for event in seen)
+    passes = model.passes / len(answers)
+    return Run((answers == stream.labels)[honest], status["holds"], discarded, estimate, passes)
 
 
 def _sorted(p: Preprocessing, images: Images, labels: Labels, rng: Rng) -> Iterator[Stream]:

@@ -1,8 +1,10 @@
 """Load many broken copies of an adaptable model; exit with 1 if one ends in anything but an answer.
 
 python benchmarks/trust/model_files.py FOLDER COUNT [SEED]
+python benchmarks/trust/model_files.py --generate FOLDER COUNT [SEED]      # of a decoder
 """
 
+import shutil
 import sys
 import traceback
 from collections import Counter
@@ -15,6 +17,10 @@ from export_files import break_graph, flip_bytes
 
 from zotta_edge import AdaptiveModel, ZottaError
 from zotta_edge.models import embedded
+from zotta_edge.runtime.generate.methods.registry import METHODS as DECODERS
+from zotta_edge.runtime.generate.model import AdaptiveDecoder
+from zotta_edge.runtime.generate.questions import Question
+from zotta_edge.runtime.generate.settings import GenerationSettings
 
 METHODS = (None, "zotta", "none", "neo", "t3a", "zoa")
 
@@ -63,18 +69,34 @@ def outcome(path: Path, method: str | None) -> str:
     return "answered"
 
 
+def decoder_outcome(path: Path, method: str | None) -> str:
+    """`outcome` of a decoder's file: it is asked a question in words."""
+    settings = GenerationSettings(max_tokens=4, surprise=0.0)
+    try:
+        model = AdaptiveDecoder.load(path, settings, method or "none", threads=1)
+        (reply,) = model.answer([Question("how many digits?")])
+    except (ZottaError, MemoryError):
+        return "refused"
+    assert np.isfinite(reply.entropy)
+    return "answered"
+
+
 def main() -> int:
-    folder, count = Path(sys.argv[1]), int(sys.argv[2])
-    rng = np.random.default_rng(int(sys.argv[3]) if len(sys.argv) > 3 else 0)
-    sources = [embedded.MODEL.read_bytes(), embedded.RESNET.read_bytes()]
-    seen: Counter[str] = Counter()
+    arguments = [each for each in sys.argv[1:] if each != "--generate"]
+    folder, count, seed = Path(arguments[0]), int(arguments[1]), int((*arguments, 0)[2])
+    rng, seen = np.random.default_rng(seed), Counter[str]()
+    files, methods, asked = [embedded.MODEL, embedded.RESNET], METHODS, outcome
+    if "--generate" in sys.argv:
+        files, methods, asked = [embedded.VLM], (None, *DECODERS), decoder_outcome
+        shutil.copy(embedded.VLM.with_suffix(".vision.onnx"), folder / "mutant.vision.onnx")
+    sources = [file.read_bytes() for file in files]
     failed = 0
     for index in range(count):
         kind, source = KINDS[index % len(KINDS)], sources[index // len(KINDS) % len(sources)]
         path = folder / "mutant.onnx"
         path.write_bytes(kind(source, rng))
         try:
-            seen[f"{kind.__name__} {outcome(path, METHODS[index % len(METHODS)])}"] += 1
+            seen[f"{kind.__name__} {asked(path, methods[index % len(methods)])}"] += 1
         except Exception:
             failed += 1
             print(f"mutant {index} ({kind.__name__}):", traceback.format_exc(limit=-3))

@@ -14,6 +14,7 @@ import argparse
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from study import Record
 
 from zotta_edge import AdaptiveModel, ZottaError
 from zotta_edge.models import embedded
-from zotta_edge.progress import Progress
+from zotta_edge.progress import tracked
 from zotta_edge.runtime.io.classes import Classes
 from zotta_edge.runtime.io.preprocessing import as_batch, fit
 from zotta_edge.runtime.io.sources import open_source
@@ -60,22 +61,18 @@ def _poisoned(
 ) -> None:
     model.reset()
     seen: Counter[str] = Counter()
-    rng = np.random.default_rng(args.seed)
-    made = STREAMS[name](model, images, labels, rng)
     number = -(-args.frames // BATCH)
+    made = STREAMS[name](model, images, labels, np.random.default_rng(args.seed))
     during = []
-    with (
-        model.events.listening(lambda event: seen.update([event.kind])),
-        Progress(f"poison: {name}", number) as progress,
-    ):
-        for at in range(number):
+    with model.events.listening(lambda event: seen.update([event.kind])):
+        steps = tracked(range(1, number + 1), f"poison: {name}")
+        for at, frames in zip(steps, made, strict=False):
             try:
-                model.predict(next(made))
+                model.predict(frames)
             except ZottaError:
                 seen["refused"] += 1
-            if (at + 1) % max(1, number // LOOKS) == 0:
+            if at % max(1, number // LOOKS) == 0:
                 during.append(_right(model, images, labels, learn=False).mean() - source.mean())
-            progress.advance()
         after = _right(model, images, labels, learn=True)
         later = _right(model, images, labels, learn=False)
     changes = [100 * (found.astype(float) - source) for found in (after, later)]
@@ -198,7 +195,7 @@ def _clean(
     source = open_source(args.data)
     truth = source.labels(args.labels, Classes.of(model.info))
     first, last = (int(end) for end in args.rows.split(":"))
-    rows = [sample for at, sample in enumerate(source) if first <= at < last]
+    rows = list(islice(source, first, last))
     images = [fit(sample.image, model.info.preprocessing) for sample in rows]
     return np.stack(images), np.array([truth[sample.name] for sample in rows])
 

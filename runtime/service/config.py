@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from zotta_edge.errors import ZottaError
+from zotta_edge.files import read_text
 from zotta_edge.options import Options, blaming, option, read_toml
 
 PREFIX = "ZOTTA_"
@@ -80,11 +81,7 @@ class Config(Options):
                     "model; write a secret to a file and give it as --token-file"
                 )
             return None
-        try:
-            token = self.token_file.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "not text"
-            raise ZottaError(f"cannot read the token in {self.token_file}: {reason}") from error
+        token = read_text(self.token_file, f"the token in {self.token_file}").strip()
         if len(token) < 8 or not token.isascii() or not token.isprintable() or " " in token:
             raise ZottaError(
                 f"the token in {self.token_file} must be one word of 8 or more ASCII characters"

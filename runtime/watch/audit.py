@@ -20,11 +20,13 @@ from numpy.typing import NDArray
 from zotta_edge.format import Floats, Reliability
 from zotta_edge.options import Options, option
 from zotta_edge.runtime.events import Events, Held
+from zotta_edge.runtime.watch.allowance import Allowance
 from zotta_edge.runtime.watch.reliability import believed
 from zotta_edge.runtime.watch.statistics import Doubles
 
 _LEAST_SPREAD = 0.1  # of e: a few answers that happen to be alike prove nothing
 _CLEARER = 2.0  # a single answer must speak three times as clearly as many
+_DOUBT = 0.05  # of the images may be compared on suspicion alone, without end
 _LONGEST = 64  # holds: each is twice as long as the one before, up to this many times the first
 
 
@@ -38,14 +40,17 @@ class AuditSettings(Options):
     audit_margin: float = option(0.1, "by how much the source must be believed more", low=0, high=1)
     audit_errors: float = option(3.0, "standard errors that this must exceed", low=0)
     audit_least: int = option(8, "differing answers before a verdict", low=2)
+    audit_first: int = option(8, "images that are all compared at first", low=0)
     audit_window: int = option(
-        64, "differing answers that are remembered, and images all compared after a hold", low=2
+        64,
+        "differing answers that are remembered; images all compared after a hold, and in doubt",
+        low=2,
     )
     audit_hold: int = option(256, "images that the source answers after a verdict", low=1)
 
 
 class Audit:
-    """Compares adapted answers with the source's on a few images, on all of them once in doubt.
+    """Compares adapted answers with the source's on a few images, on all of them while in doubt.
 
     Parameters
     ----------
@@ -64,14 +69,16 @@ class Audit:
     ) -> None:
         self._reliability = reliability if settings.audit else None
         self._settings, self._events, self._ask_source = settings, events, ask_source
+        self.doubt = Allowance(settings.audit_window, _DOUBT)
         self.holds = 0  # verdicts so far: a reset keeps the count
         self.reset()
 
     def reset(self) -> None:
         self._forget()
+        self.doubt.reset()
         self._due = 0.0
         self._left = 0  # images of the present hold
-        self._probation = 0  # images after it
+        self._probation = self._settings.audit_first  # images that are all compared
         self._next = self._settings.audit_hold
 
     def _forget(self) -> None:
@@ -83,7 +90,7 @@ class Audit:
         return self._left > 0
 
     def wait(self, images: int) -> None:
-        """Count images that were answered during a hold."""
+        """Count images that the source answered: a hold is over after so many."""
         self._left = max(0, self._left - images)
 
     def finds_harm(self, images: Floats, logits: Floats) -> bool:
@@ -102,10 +109,14 @@ class Audit:
         return self._verdict()
 
     def _chosen(self, images: int) -> NDArray[np.intp]:
-        """Every 1/share-th image; every one in suspicion, and at first after a hold."""
-        share = 1.0 if self._suspicious or self._probation else self._settings.audit
-        self._probation = max(0, self._probation - images)
-        due = self._due + share * np.arange(1, images + 1)
+        """Every 1/share-th image; every one at first, after a hold, and in doubt while it lasts."""
+        tested = min(images, self._probation)
+        self._probation -= tested
+        self.doubt.earn(images)
+        doubted = self.doubt.take(images - tested) if self._suspicious else 0
+        shares = np.full(images, self._settings.audit)
+        shares[: tested + doubted] = 1.0
+        due = self._due + np.cumsum(shares)
         whole = np.floor(due + 1e-9)  # ten tenths are one
         self._due = float(due[-1] - whole[-1])
         return np.flatnonzero(np.diff(whole, prepend=0.0) > 0)

@@ -1,5 +1,7 @@
 """Certainty is believed as far as degraded source images say so."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from zotta_edge.calibration.reliability import LEAST_ERROR, Stream, assess, curv
 from zotta_edge.calibration.selection import Choice
 from zotta_edge.corruptions import corrupt_batch
 from zotta_edge.models import embedded
+from zotta_edge.runtime.engine.model_info import read_info
 
 
 def test_the_curve_is_the_one_that_the_answers_came_from() -> None:
@@ -30,6 +33,7 @@ def test_kinds_that_do_not_follow_the_others_widen_the_interval() -> None:
         return [
             Stream(
                 kind,
+                False,
                 rng.standard_normal((200, 4)).astype(np.float32),
                 np.arange(200) < 200 * share,
                 np.array([np.log(x / (1 - x))]),
@@ -72,3 +76,19 @@ def test_the_file_keeps_what_was_learned(assessed: Report, tmp_path: object) -> 
     again = from_metadata(to_metadata(assessed.info))
     assert again.reliability == assessed.info.reliability
     assert not again.reliability.labelled  # type: ignore[union-attr]
+
+
+@pytest.mark.slow
+def test_primed_files_are_also_assessed_as_they_adapt(assessed: Report) -> None:
+    """The embedded model is primed: twice as many streams, and a curve of its own."""
+    digits = embedded.digits(64)
+    settings = Settings(choice=Choice(layers=(1, 2)), samples=64)
+    primed = read_info(embedded.MODEL)
+    assert primed.prime is not None
+    assert primed.calibration is not None
+    report = replace(assessed, info=primed, calibration=primed.calibration)
+    known = assess(report, digits, settings).info.reliability
+    assert known is not None
+    assert assessed.info.reliability is not None
+    assert known.streams == 2 * assessed.info.reliability.streams
+    assert known.stream != assessed.info.reliability.stream

@@ -12,14 +12,18 @@ import http_requests
 import kills
 import long_run
 import numerics
+import numpy as np
 import poison
 import pytest
 import signals
 import state_files
+import text_concurrency
+import uploads
 import wrong_model
 from concurrency import Call
 
 from zotta_edge import AdaptiveModel
+from zotta_edge.corruptions import corrupt_batch
 from zotta_edge.models import embedded
 
 
@@ -56,6 +60,16 @@ def test_hostile_requests_harm_nobody() -> None:
 @pytest.mark.slow
 def test_hostile_requests_to_a_decoder_harm_nobody() -> None:
     assert http_requests.main(["--count", "300", "--generate"]) == 0
+
+
+@pytest.mark.slow
+def test_eight_clients_of_a_decoder_are_answered_as_if_alone() -> None:
+    assert text_concurrency.main(["--requests", "48"]) == 0
+
+
+@pytest.mark.slow
+def test_uploads_that_never_end_keep_nobody_out() -> None:
+    assert uploads.main(["--uploads", "9", "--seconds", "4"]) == 0
 
 
 @pytest.mark.slow
@@ -98,6 +112,31 @@ def test_calibrate_notices_the_wrong_preprocessing_labels_and_images() -> None:
 def test_poison_leaves_the_model_as_good_as_its_source() -> None:
     few = ["--frames", "160", "--rows", "0:160"]
     assert poison.main([*few, "--streams", "black,noise,not a number,one class,steering"]) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("poison", "lost"), [("black", 0), ("one frame", 0), ("noise", 12)])
+def test_fog_after_poison_is_met_as_soon_as_without(poison: str, lost: float) -> None:
+    """Points lost on the first 128 images after 512 of poison; then none. 640 it once took."""
+    digits, labels = embedded.digits(384), embedded.labels(384)
+    fog, rng = corrupt_batch(digits, "fog", 5), np.random.default_rng(0)
+    frames = {
+        "black": lambda: [np.zeros_like(digits[0])] * 16,
+        "one frame": lambda: [digits[3]] * 16,
+        "noise": lambda: list(rng.integers(0, 256, (16, *digits[0].shape), dtype=np.uint8)),
+    }[poison]
+    fresh, poisoned = (AdaptiveModel.load(embedded.MODEL, threads=1) for _ in range(2))
+    for _ in range(32):
+        poisoned.predict(frames())
+    right = [
+        np.concatenate([model.predict(fog[at : at + 16]).labels for at in range(0, 384, 16)])
+        == labels
+        for model in (fresh, poisoned)
+    ]
+    first, later = (100 * (right[0][part].mean() - right[1][part].mean())
+                    for part in (slice(128), slice(128, None)))  # fmt: skip
+    assert first <= lost
+    assert later <= 1.0
 
 
 @pytest.mark.slow

@@ -222,4 +222,6 @@ def check_proportions(image: Image) -> None:
     """Refuse very narrow images: resized, they would be thousands of times larger."""
     rows, columns = image.shape[:2]
     if max(rows, columns) > _LONGEST * min(rows, columns):
-        raise ServiceError(400, f"an image of {columns} x {rows} pixels is too narrow to classify")
+        raise ServiceError(
+            400, f"an image of {columns} x {rows} pixels is too narrow to be resized"
+        )

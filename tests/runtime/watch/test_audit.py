@@ -42,11 +42,16 @@ def test_a_source_that_is_surer_where_answers_differ_shows_harm() -> None:
     events, seen = Events(), list[Event]()
     events.subscribe(seen.append)
     watch = audit(SURE, events)
-    assert images_to_a_verdict(watch, OTHER) == 64  # one in 33 compared, then all of them
+    assert images_to_a_verdict(watch, OTHER) == 32  # the first eight raise a doubt
     assert watch.holding
     assert watch.holds == 1
     assert [event.kind for event in seen] == ["held"]
     assert "it answers the next 256 images" in seen[0].reason
+
+
+def test_harm_that_comes_later_is_found_by_the_few_that_are_compared() -> None:
+    watch = audit(SURE, audit_first=0)
+    assert images_to_a_verdict(watch, OTHER) == 64  # one in 33, then all of them
 
 
 @pytest.mark.parametrize("source", [UNSURE, OTHER, answers([3] * 16, 1.0)])
@@ -75,14 +80,30 @@ def test_the_share_of_images_that_are_compared_is_as_set_whatever_the_batches() 
 
     def compared(size: int) -> list[int]:
         asked.clear()
-        watch = Audit(KNOWN, Settings(audit=0.1), Events(), ask_source)
+        watch = Audit(KNOWN, Settings(audit=0.1, audit_first=20), Events(), ask_source)
         for start in range(0, 960, size):
             images = np.arange(start, start + size, dtype=np.float32)[:, None]
             watch.finds_harm(images, np.zeros((size, CLASSES), np.float32))
         return asked.copy()
 
-    assert len(compared(1)) == 96
+    assert compared(1)[:20] == list(range(20))
+    assert len(compared(1)) == 20 + 94
     assert compared(1) == compared(16) == compared(64)
+
+
+def test_a_suspicion_that_nothing_confirms_costs_a_bounded_share() -> None:
+    """One image in sixteen differs: too few for a verdict within what a doubt may cost."""
+    adapted, asked = UNSURE.copy(), 0
+    adapted[0] = OTHER[0]
+
+    def ask_source(images: Floats) -> Floats:
+        nonlocal asked
+        asked += len(images)
+        return SURE[images[:, 0].astype(int)]
+
+    watch = Audit(KNOWN, Settings(audit_least=60), Events(), ask_source)
+    assert images_to_a_verdict(watch, adapted) is None
+    assert asked <= 8 + 64 + 0.08 * 1600 + 1
 
 
 def test_without_reliability_or_with_no_share_nothing_is_asked() -> None:
