@@ -162,7 +162,8 @@ def main() -> None:
         how = Execution(
             output=args.output / study.name,
             conditions=args.output / "conditions",  # plain inference is the same in most
-            jobs=args.jobs,
+            jobs=1,
+            shared=True,  # no memory is shown
             record={"command": command, "cpu": describe_machine()},
         )
         print(f"{study.name}:", file=sys.stderr)
@@ -189,7 +190,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--last", type=int, help="draw from the images before this one only")
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--only", help="studies, with commas: loss, pairs, lambda2, ...")
     parser.add_argument("--output", type=Path, required=True)
     return parser.parse_args()

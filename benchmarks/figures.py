@@ -8,7 +8,8 @@ python benchmarks/figures.py passes --results out/results.json --plot passes.png
 python benchmarks/figures.py purity --model deit_int8.onnx rn26_int8.onnx --plot purity.png
 
 features   pooled features of every layer before and after ZOTTA has adapted: how pure two clusters
-           are of source and drifted images, and where they lie in the plane of largest variance
+           are of source and drifted images, and where they lie in the plane of largest variance,
+           the same for both
 gradients  length, and cosine with torch's gradient, of naive ZOO's estimate and of ours, along a
            stream
 passes     accuracy against forward passes, from the results of `past_the_paper.py passes`
@@ -73,8 +74,8 @@ def features(args: argparse.Namespace) -> list[Panel]:
     for index, layer in enumerate(info.layers):
         purities = [_purity(own[index], drifted) for own in found]
         print(f"| {layer.name} | {purities[0]:.3f} | {purities[1]:.3f} |")
-        for when, own in zip(("before", "after"), found, strict=True):
-            plane = _plane(own[index])
+        planes = np.split(_plane(np.concatenate([own[index] for own in found])), 2)
+        for when, plane in zip(("before", "after"), planes, strict=True):
             series = {
                 name: (plane[rows, 0].tolist(), plane[rows, 1].tolist())
                 for name, rows in (("source", ~drifted), ("drifted", drifted))
@@ -218,7 +219,7 @@ def draw(panels: Sequence[Panel], path: Path) -> None:
     require_matplotlib(path)
     from matplotlib.figure import Figure
 
-    columns = min(len(panels), 6)
+    columns = min(len(panels), 4)
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(3.2 * columns, 2.8 * rows), layout="constrained")
     for place, panel in enumerate(panels, 1):

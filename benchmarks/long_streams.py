@@ -84,7 +84,7 @@ def draw(curves: Curves, stretch: int, path: Path) -> None:
         axes.plot(ends, [_share(streams, end - stretch, end) for end in ends], label=name)
     axes.set_xlabel("images seen")
     axes.set_ylabel("accuracy, %")
-    axes.legend(frameon=False)
+    axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
     figure.savefig(path, dpi=150, bbox_inches="tight")
 
 

@@ -12,9 +12,11 @@ import numpy as np
 import onnx
 import pytest
 
+from zotta_edge import AdaptiveModel, Settings
 from zotta_edge.__main__ import main
 from zotta_edge.bench.data.datasets import open_dataset
 from zotta_edge.bench.run.conditions import Model, Request, grid
+from zotta_edge.export.pipeline import ExportOptions, export_model
 from zotta_edge.models import embedded
 from zotta_edge.runtime.engine.model_info import read_info
 from zotta_edge.runtime.io.classes import Classes
@@ -204,6 +206,41 @@ def test_gradients_are_followed(tmp_path: Path, study: Study, capsys: Any) -> No
     named = [row.split(":") for row in rows if "cosine" in row]
     cosines = {name: float(rest.split("cosine ")[1].split()[0]) for name, rest in named}
     assert cosines["zotta"] > cosines["zoo"]
+
+
+@pytest.mark.slow
+def test_ttn_learns_a_share_for_every_channel(
+    tmp_path: Path, study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "small_norms.py").write_text(
+        "from torch import manual_seed, nn\n"
+        "def net():\n"
+        "    manual_seed(0)\n"
+        "    body = [nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 6, 3),\n"
+        "            nn.BatchNorm2d(6), nn.ReLU()]\n"
+        "    return nn.Sequential(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 4))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    options = ExportOptions(precision="fp32", size=(16, 16), mean=(0.5,), std=(0.5,))
+    export_model("small_norms:net", tmp_path / "net.onnx", options)
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (40, 16, 16, 3)).astype(np.uint8)
+    np.savez(tmp_path / "source.npz", images=images, labels=rng.integers(0, 4, 40))
+    asked = ["--module", "small_norms:net", "--model", str(tmp_path / "net.onnx")]
+    asked += ["--source", str(tmp_path / "source.npz"), "--output", str(tmp_path / "alphas.npz")]
+    study("ttn").main([*asked, "--batch-size", "16"])
+    with np.load(tmp_path / "alphas.npz") as stored:
+        alphas = {name: stored[name] for name in stored}
+    assert {name: len(value) for name, value in alphas.items()} == {"1": 8, "4": 6}
+    together = np.concatenate(list(alphas.values()))
+    assert together.min() >= 0
+    assert together.max() <= 1
+    assert together.std() > 0.05
+    settings = Settings(alpha_file=str(tmp_path / "alphas.npz"))
+    model = AdaptiveModel.load(tmp_path / "net.onnx", settings, method="alpha_bn")
+    plain = AdaptiveModel.load(tmp_path / "net.onnx", method="none")
+    assert not np.allclose(model.predict(images).logits, plain.predict(images).logits, atol=1e-3)
 
 
 def test_any_model_goes_from_the_file_to_a_table(

@@ -2,14 +2,16 @@
 
 Statistics are (1 - alpha) of the source's and alpha of the batch's, whatever the batch's size. TTN
 (Lim et al., ICLR 2023) learns an alpha for each channel before deployment, from labelled source
-images and their gradients; with one alpha for all it is this.
+images and their gradients: `benchmarks/ttn.py` does, and `alpha_file` is what it wrote.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
+from zotta_edge.errors import ZottaError
 from zotta_edge.format import IMAGE, Floats
 from zotta_edge.options import option
 from zotta_edge.runtime.engine.engine import Engine
@@ -22,6 +24,7 @@ class AlphaBatchNormSettings(MethodSettings):
     """The best of 0.1, 0.3 and 0.6 on the four extra corruptions."""
 
     alpha_bn: float = option(0.3, "alpha, the batch's share of the statistics", low=0, high=1)
+    alpha_file: str = option("", "TTN's alphas, one a channel, from benchmarks/ttn.py; none: one")
 
 
 class AlphaBatchNorm(Stateless):
@@ -38,12 +41,17 @@ class AlphaBatchNorm(Stateless):
 
     def __init__(self, engine: Engine, settings: AlphaBatchNormSettings, events: Events) -> None:
         self._engine = engine
-        self._share = np.array([settings.alpha_bn], np.float32)
-        self._graph = engine.file.rewritten("alpha statistics", _with_batch_statistics)
-        self._input = next(name for name in self._graph.inputs if name != IMAGE)
+        if settings.alpha_file:
+            self._graph = engine.file.rewritten("channels' alphas", _with_channel_shares)
+        else:
+            self._graph = engine.file.rewritten("alpha statistics", _with_batch_statistics)
+        asked = [name for name in self._graph.inputs if name != IMAGE]
+        alpha = np.array([settings.alpha_bn], np.float32)
+        file = settings.alpha_file
+        self._shares = _read(file, asked) if file else dict.fromkeys(asked, alpha)
 
     def predict(self, images: Floats) -> Answer:
-        outputs = self._graph({IMAGE: images, self._input: self._share})
+        outputs = self._graph({IMAGE: images, **self._shares})
         self._engine.count(len(images))
         return Answer(self._engine.gathered(outputs).logits, False, None)
 
@@ -54,3 +62,20 @@ def _with_batch_statistics(content: bytes, path: str) -> bytes:
     from zotta_edge.runtime.methods.bn_adapt.batch_statistics import with_batch_statistics
 
     return with_batch_statistics(content, path, "alpha_bn")
+
+
+def _with_channel_shares(content: bytes, path: str) -> bytes:
+    from zotta_edge.runtime.methods.bn_adapt.batch_statistics import with_channel_shares
+
+    return with_channel_shares(content, path, "alpha_bn")
+
+
+def _read(path: str, asked: Sequence[str]) -> dict[str, Floats]:
+    """The alphas of each input that ends in a norm's name."""
+    try:
+        with np.load(path) as stored:
+            return {one: next(stored[n] for n in stored if one.endswith(f".{n}")) for one in asked}
+    except (OSError, ValueError, StopIteration) as error:
+        raise ZottaError(
+            f"{path} holds no alphas of this model ({error}): write it again with benchmarks/ttn.py"
+        ) from None

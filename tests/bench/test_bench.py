@@ -71,6 +71,20 @@ def test_answers_are_those_of_the_model(finished: Path) -> None:
         assert found["passes"] == pytest.approx(model.passes / IMAGES)
 
 
+@pytest.mark.parametrize("method", ["zotta", "primed"])
+def test_a_shared_process_finds_the_same(tmp_path: Path, method: str) -> None:
+    asked = ["--methods", method, "--corruptions", "fog,contrast"]
+    assert main(arguments(tmp_path / "own", *asked)) == 0
+    assert main(arguments(tmp_path / "shared", *asked, "--shared")) == 0
+    pairs = list(zip(conditions(tmp_path / "own"), conditions(tmp_path / "shared"), strict=True))
+    for own, shared in pairs:
+        same = ("correct", "adapted", "drift", "condition")
+        assert {name: own[name] for name in same} == {name: shared[name] for name in same}
+        assert shared["passes"] == pytest.approx(own["passes"])
+        assert shared["peak"] is None
+    assert len({own["condition"]["stream"] for own, _ in pairs}) == 2
+
+
 def test_every_number_carries_its_origin(finished: Path) -> None:
     for found in conditions(finished):
         assert found["command"] == shlex.join(["zotta-edge", *arguments(finished, *ASKED)])

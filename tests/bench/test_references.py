@@ -211,6 +211,29 @@ def test_eata_weighs_by_the_squared_gradient_of_its_own_answers(vit: Net) -> Non
     assert eata.passes == 0
 
 
+def test_checkpointing_learns_the_same_and_passes_once_more(net: Net) -> None:
+    plain, frugal = net.reference("eata"), net.reference("eata-gc")
+    for batch in net.batches(3):
+        np.testing.assert_allclose(plain.predict(batch), frugal.predict(batch), atol=1e-5)
+    assert plain.passes < frugal.passes < plain.passes * 4 / 3 + 1e-6
+
+
+def test_checkpointing_keeps_less_for_the_way_back(vit: Net) -> None:
+    def kept(name: str) -> int:
+        sizes: list[int] = []
+
+        def note(tensor: torch.Tensor) -> torch.Tensor:
+            sizes.append(tensor.numel())
+            return tensor
+
+        reference = vit.reference(name)
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+            reference.network.logits(torch.from_numpy(vit.stream[:BATCH]))
+        return sum(sizes)
+
+    assert kept("eata-gc") < kept("eata") / 2
+
+
 def test_eata_learns_from_sure_and_novel_samples_alone(vit: Net) -> None:
     eata = vit.reference("eata")
     logits = torch.zeros(3, 10)

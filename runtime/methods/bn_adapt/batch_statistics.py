@@ -20,6 +20,7 @@ from zotta_edge.graph.index import Graph
 from zotta_edge.graph.subgraph import build, live, parse
 
 SHARE = "zotta.share"  # the input that is added
+SHARES = "zotta.shares."  # before a norm's name: inputs, one share a channel
 EPSILON = 1e-5  # of BatchNorm; the file keeps none, and in units of `hat` it hardly counts
 _LAYOUT = ("Transpose", "Reshape", "Identity", "Cast")
 _WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "BatchNormalization")
@@ -27,6 +28,7 @@ _WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "BatchNormalization")
 
 @dataclass(frozen=True)
 class BatchNorm:
+    name: str
     product: NodeProto  # scale * hat
     hat: str
     axes: list[int]  # all but the channels'
@@ -65,6 +67,11 @@ def rewritten(content: bytes, path: str, method: str, change: Change) -> bytes:
 def with_batch_statistics(content: bytes, path: str, method: str = "bn_adapt") -> bytes:
     """The same model with one input more, SHARE [1]: w, the batch's part of the statistics."""
     return rewritten(content, path, method, _mix_all)
+
+
+def with_channel_shares(content: bytes, path: str, method: str) -> bytes:
+    """The same model with an input more for each norm, SHARES + its name [C]: alpha."""
+    return rewritten(content, path, method, _interpolate_all)
 
 
 class Writer:
@@ -117,6 +124,22 @@ def _mix_all(graph: Graph, norms: Sequence[BatchNorm]) -> tuple[Shapes, Shapes]:
     return {SHARE: [1]}, {}
 
 
+def _interpolate_all(graph: Graph, norms: Sequence[BatchNorm]) -> tuple[Shapes, Shapes]:
+    """TTN: mean a mu, variance 1 - a + a (var + epsilon) + a (1 - a) mu^2, a the channel's."""
+    for norm in norms:
+        write = Writer(graph, norm)
+        mu, variance = write.moments(norm.axes)
+        form = [1 if axis in norm.axes else -1 for axis in range(len(norm.axes) + 1)]
+        shape = graph.add_constant(f"{norm.hat}.shares", np.array(form, np.int64))
+        a = write.op("Reshape", SHARES + norm.name, shape)
+        rest = write.op("Sub", write.constant(1.0), a)
+        mean = write.op("Mul", a, mu)
+        own = write.op("Mul", a, write.op("Add", variance, write.constant(EPSILON)))
+        apart = write.op("Mul", rest, write.op("Mul", mean, mu))
+        write.normalized(mean, write.op("Add", write.op("Add", own, rest), apart))
+    return {SHARES + norm.name: [norm.channels] for norm in norms}, {}
+
+
 def _info(model: ModelProto, path: str) -> ModelInfo:
     return from_metadata({entry.key: entry.value for entry in model.metadata_props}, path)
 
@@ -135,7 +158,11 @@ def _batch_norm(graph: Graph, norm: Norm) -> BatchNorm | None:
         product = graph.consumers[scale][0]
     hat = next(name for name in product.input if name != scale)
     axes = [axis for axis in range(len(norm.shape)) if axis != channel]
-    return BatchNorm(product, hat, axes, norm.channels) if _from_weights(graph, hat) else None
+    return (
+        BatchNorm(norm.name, product, hat, axes, norm.channels)
+        if _from_weights(graph, hat)
+        else None
+    )
 
 
 def _from_weights(graph: Graph, hat: str) -> bool:

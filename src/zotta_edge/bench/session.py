@@ -1,7 +1,6 @@
 """A whole run: checks, the plan, the conditions, and what they come to."""
 
 import json
-import os
 import shutil
 import sys
 import tempfile
@@ -32,6 +31,7 @@ from zotta_edge.errors import ZottaError
 from zotta_edge.files import replacing
 from zotta_edge.progress import Progress, duration
 from zotta_edge.runtime.state.lock import claim
+from zotta_edge.sessions import usable_cores
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,11 @@ class Execution:
     conditions: Path | None = None  # folder of their results, where runs share one
     optional: bool = False  # whether a method that fits no model is skipped
     dry_run: bool = False
+    shared: bool = False  # conditions share a process: quick, and without memory
 
     @property
     def threads(self) -> int:
-        return max(1, (os.cpu_count() or 1) // self.jobs)
+        return max(1, usable_cores() // self.jobs)
 
 
 def bench(request: Request, how: Execution) -> dict[Protocol, list[Summary]]:
@@ -60,7 +61,7 @@ def bench(request: Request, how: Execution) -> dict[Protocol, list[Summary]]:
             return _spec(condition, scratch.folder, how.threads)
 
         kept = how.conditions or how.output / CONDITIONS
-        runner = Runner(how.output, kept, how.jobs, how.threads, spec, how.record)
+        runner = Runner(how.output, kept, how.jobs, how.threads, spec, how.record, how.shared)
         left = runner.todo(conditions)
         check_readable(left)
         plan = make_plan(conditions, runner.is_done, scratch, spec, how.optional)

@@ -1,7 +1,6 @@
 """`zotta-edge bench`"""
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -115,6 +114,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="conditions to run at a time (default: one a core)",
     )
     group.add_argument(
+        "--shared",
+        action="store_true",
+        help="one process for all conditions: quick where streams are short, but no memory",
+    )
+    group.add_argument(
         "--dry-run", action="store_true", help="check everything, estimate the time, and stop"
     )
 
@@ -122,6 +126,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from zotta_edge.bench.session import Execution, as_text, bench
     from zotta_edge.export.quantize.target import describe_machine
+    from zotta_edge.sessions import usable_cores
 
     request = _request(args)
     if args.quick:
@@ -132,10 +137,11 @@ def run(args: argparse.Namespace) -> int:
         )
     how = Execution(
         output=args.output,
-        jobs=args.jobs or os.cpu_count() or 1,
+        jobs=1 if args.shared else args.jobs or usable_cores(),
         record={"command": args.command, "cpu": describe_machine()},
         optional="all" in (args.methods or ()),
         dry_run=args.dry_run,
+        shared=args.shared,
     )
     summaries = bench(request, how)
     if not args.dry_run:

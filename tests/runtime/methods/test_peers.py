@@ -188,6 +188,32 @@ def test_alpha_bn_mixes_source_and_batch(batch_norm: tuple[Path, Path]) -> None:
     assert np.abs(expected - load(batch_norm[1], "none").predict(images).logits).max() > 0.05
 
 
+def test_alpha_bn_takes_ttns_alphas_by_channel(
+    batch_norm: tuple[Path, Path], tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(0)
+    info = load(batch_norm[1], "none").info
+    alphas = {norm.name: rng.uniform(size=norm.channels).astype(np.float32) for norm in info.norms}
+    np.savez(tmp_path / "alphas.npz", **alphas)
+    model = load(batch_norm[1], "alpha_bn", alpha_file=str(tmp_path / "alphas.npz"))
+    images = images_for(model, 8)
+
+    def mixed(index: int, hat: Floats) -> tuple[Any, Any]:
+        a = alphas[info.norms[index].name][:, None, None]
+        axes = (0, 2, 3)
+        mean, variance = hat.mean(axis=axes, keepdims=True), hat.var(axis=axes, keepdims=True)
+        return a * mean, (1 - a) + a * (variance + 1e-5) + a * (1 - a) * mean**2
+
+    expected = by_hand(batch_norm[0], images, mixed)
+    np.testing.assert_allclose(model.predict(images).logits, expected, rtol=1e-2, atol=1e-3)
+
+
+def test_alphas_of_another_model_are_refused(batch_norm: tuple[Path, Path], tmp_path: Path) -> None:
+    np.savez(tmp_path / "alphas.npz", other=np.zeros(4, np.float32))
+    with pytest.raises(ZottaError, match=r"holds no alphas of this model.*benchmarks/ttn.py"):
+        load(batch_norm[1], "alpha_bn", alpha_file=str(tmp_path / "alphas.npz"))
+
+
 def test_leantta_weighs_an_image_by_its_distance(batch_norm: tuple[Path, Path]) -> None:
     """Its four equations, image by image; a batch is as many images."""
     model = load(batch_norm[1], "leantta", leantta_tau=0.8, leantta_power=2.0)

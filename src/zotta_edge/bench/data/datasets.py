@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from zotta_edge.corruptions import ALL
 from zotta_edge.errors import ZottaError
-from zotta_edge.files import sha256
+from zotta_edge.files import read_text, sha256
 from zotta_edge.runtime.io.classes import Classes
 from zotta_edge.runtime.io.images import Image
 from zotta_edge.runtime.io.layouts import LABELS, ImageSet, Shifts, open_images, open_shifts
@@ -149,10 +149,7 @@ def _identity(images: Iterable[str], labels: Numbers) -> str:
 
 def _listed(path: Path) -> list[str]:
     """The first word of every line: `n01440764 tench, Tinca tinca` names n01440764."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ZottaError(f"cannot read {path}: {error}") from error
+    lines = read_text(path).splitlines()
     return [line.replace(",", " ").split()[0] for line in lines if line.strip()]
 
 

@@ -24,6 +24,7 @@ REFERENCES: Mapping[str, str] = {  # name -> file.class, imported when it is fir
     "tent": "tent.Tent",
     "eata": "eata.Eata",
     "eata-last": "eata.EataLast",
+    "eata-gc": "eata.EataCheckpointing",
     "sar": "sar.Sar",
     "deyo": "deyo.Deyo",
     "cotta": "cotta.Cotta",

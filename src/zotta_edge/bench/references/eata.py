@@ -99,6 +99,14 @@ class Eata:
         return [sum_ / max(batches, 1) for sum_ in total]
 
 
+class EataCheckpointing(Eata):
+    """EATA(GC): gradient checkpointing, the same answers for less memory and a third pass."""
+
+    def __init__(self, network: Network, source: Floats, seed: int = 0) -> None:
+        network.recompute()
+        super().__init__(network, source, seed)
+
+
 class EataLast(Eata):
     """The paper's EATA*: only the norms of the last two blocks, so that less is kept for the way
     back."""

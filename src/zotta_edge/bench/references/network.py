@@ -2,18 +2,20 @@
 
 import contextlib
 import copy
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import Floats, Layer, ModelInfo
 from zotta_edge.tensor_layouts import LAYOUTS
 
-_BACKWARD = 2  # forward passes that a whole backward pass counts as
+_BACKWARD = 2.0  # forward passes that a whole backward pass counts as
 _CHUNK = 64  # source images in one pass
 
 
@@ -31,6 +33,7 @@ class Network:
         self.module = copy.deepcopy(module).float().eval().requires_grad_(False)
         self.info = info
         self.passes = 0.0
+        self._backward = _BACKWARD
         _check(self.module, info)
 
     @property
@@ -87,7 +90,14 @@ class Network:
         return 1 - min(before, default=0) / total
 
     def count_backward(self, images: int, share: float) -> None:
-        self.passes += _BACKWARD * share * images
+        self.passes += self._backward * share * images
+
+    def recompute(self) -> None:
+        """From now on keep what enters a block alone; the way back runs the block again."""
+        self._backward = _BACKWARD + 1
+        for layer in self.blocks():
+            block = self.module.get_submodule(layer.name)
+            block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
 
     @contextlib.contextmanager
     def uncounted(self) -> Iterator[None]:

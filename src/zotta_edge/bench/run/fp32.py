@@ -64,12 +64,15 @@ class Fp32:
     def predict_prepared(self, batch: Floats, adapt: bool = True) -> Result:
         logits = np.asarray(self._predict(batch), np.float32)
         if not adapt:
-            self._reset()
+            self.reset()
         labels, probabilities = logits.argmax(axis=1), np.exp(log_softmax(logits))
         return Result(labels, probabilities, logits, adapt and self._adapts, None)
 
     def status(self) -> dict[str, Any]:
         return {}
+
+    def reset(self) -> None:
+        self._reset()
 
 
 def build_module(checkpoint: Path) -> nn.Module:

@@ -1,4 +1,5 @@
-"""Runs the conditions: several at a time, each in a process of its own, each finished only once."""
+"""Runs the conditions: several at a time, each in a process of its own or, if
+they share one, one after another; each finished only once."""
 
 import json
 import os
@@ -7,14 +8,14 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from zotta_edge.bench.run.conditions import Condition
 from zotta_edge.bench.run.scratch import Scratch, domains_of
 from zotta_edge.bench.run.subjects import Spec
-from zotta_edge.bench.run.trial import LETTERS, Task
+from zotta_edge.bench.run.trial import LETTERS, InTurn, Task
 from zotta_edge.errors import ZottaError
 
 CONDITIONS = "conditions"
@@ -33,8 +34,10 @@ class Runner:
     threads: int  # of each job
     spec: Callable[[Condition], Spec]  # how to open what a condition measures
     record: Mapping[str, Any]  # goes into every result
+    shared: bool = False  # one process for all conditions, one after another
     _running: set["subprocess.Popen[str]"] = field(default_factory=set)
     _stopped: threading.Event = field(default_factory=threading.Event)
+    _here: InTurn = field(default_factory=InTurn)
 
     def result(self, condition: Condition) -> Path:
         return self.conditions / condition.file
@@ -50,10 +53,12 @@ class Runner:
     ) -> list[str]:
         """Run the pending conditions; `report` is called after each, with its error if any."""
         left = self.todo(conditions)
+        if self.shared:
+            left = _by_method(left)
         scratch = Scratch(self.output / SCRATCH, self.threads, self._stopped)
         scratch.expect(left)
         errors: list[str] = []
-        with ThreadPoolExecutor(self.jobs) as pool:
+        with ThreadPoolExecutor(1 if self.shared else self.jobs) as pool:
             try:
                 futures = {
                     pool.submit(self._run_one, condition, scratch): condition for condition in left
@@ -78,6 +83,16 @@ class Runner:
             scratch.release(condition)
 
     def _measure(self, task: Task) -> str | None:
+        return self._in_turn(task) if self.shared else self._alone(task)
+
+    def _in_turn(self, task: Task) -> str | None:
+        try:
+            self._here.run(replace(task, parent=0))
+        except (ZottaError, MemoryError, OSError) as error:
+            return " ".join(str(error).split()) or type(error).__name__
+        return None
+
+    def _alone(self, task: Task) -> str | None:
         command = [sys.executable, "-m", "zotta_edge.bench.run.trial"]
         own = os.environ | dict.fromkeys(_THREAD_VARIABLES, str(self.threads))
         process = subprocess.Popen(
@@ -128,6 +143,16 @@ class Runner:
                 **self.record,
             },
         )
+
+
+def _by_method(conditions: Sequence[Condition]) -> list[Condition]:
+    """Seed by seed, those of one method side by side."""
+    places = {key: place for place, key in enumerate(dict.fromkeys(map(_opened, conditions)))}
+    return sorted(conditions, key=lambda own: (own.seed, places[_opened(own)]))
+
+
+def _opened(condition: Condition) -> tuple[str, str]:
+    return condition.model.name, condition.variant.name
 
 
 def check_folder(folder: Path) -> None:

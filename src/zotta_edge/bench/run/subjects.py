@@ -21,6 +21,8 @@ class Subject(Protocol):
 
     def status(self) -> dict[str, Any]: ...
 
+    def reset(self) -> None: ...
+
 
 @dataclass(frozen=True)
 class Spec:

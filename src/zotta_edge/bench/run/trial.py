@@ -42,7 +42,7 @@ class Task:
     labels: Sequence[int]
     batches: Sequence[tuple[int, int]]
     among: Sequence[int] | None  # classes that answers are taken from
-    parent: int  # process that wants the result
+    parent: int  # process that wants the result; 0: this one
     output: str
     record: Mapping[str, Any]  # stored with the result as it is
 
@@ -92,11 +92,31 @@ def run(task: Task) -> dict[str, Any]:
     return dict(task.record) | measure(task, subject, plain)
 
 
+@dataclass
+class InTurn:
+    """Conditions of one method in this process, which opens it once and resets it before each."""
+
+    spec: Spec | None = None
+    opened: tuple[Subject, Subject | None] | None = None
+
+    def run(self, task: Task) -> None:
+        if self.opened is None or self.spec != task.subject:
+            self.spec, self.opened = task.subject, task.subject.open()
+        self.opened[0].reset()
+        unknown = {"peak": None}  # it would be that of all conditions so far
+        store(task, dict(task.record) | measure(task, *self.opened) | unknown)
+
+
+def store(task: Task, outcome: Mapping[str, Any]) -> None:
+    with replacing(Path(task.output)) as temporary:
+        temporary.write_text(json.dumps(outcome) + "\n")
+
+
 def measure(task: Task, subject: Subject, plain: Subject | None) -> dict[str, Any]:
     own, other, trace = Meter(), Meter(), Trace()
     compared, every = 0, min(max(len(task.batches) // 4, 1), PLAIN_EVERY)
     for index, (first, last) in enumerate(task.batches):
-        if os.getppid() != task.parent:
+        if task.parent not in (0, os.getppid()):
             raise ZottaError("the run that asked for this is gone")
         images = as_batch(task.images(first, last), task.pixels)
         if index == 0:  # the first pass of a session allocates its memory
@@ -139,9 +159,7 @@ def _found(
 def main() -> int:
     task = Task.from_json(sys.stdin.read())
     try:
-        outcome = run(task)
-        with replacing(Path(task.output)) as temporary:
-            temporary.write_text(json.dumps(outcome) + "\n")
+        store(task, run(task))
     except (ZottaError, MemoryError, OSError) as error:
         print(" ".join(str(error).split()) or type(error).__name__, file=sys.stderr)
         return 1
