@@ -26,6 +26,7 @@ from zotta_edge.runtime.methods.remembering import opened
 from zotta_edge.runtime.settings import Settings
 from zotta_edge.runtime.state import fields, file
 from zotta_edge.runtime.watch.audit import Audit
+from zotta_edge.runtime.watch.misprepared import Misprepared
 from zotta_edge.runtime.watch.reliability import AccuracyEstimate
 from zotta_edge.runtime.watch.statistics import log_softmax
 
@@ -113,6 +114,7 @@ class AdaptiveModel:
         self._method = opened(self.method, engine, self.settings, self.events)
         self._turn = threading.RLock()
         self._frozen = False
+        self._misprepared = Misprepared(self.info.preprocessing, self.settings, self.events)
         self._counts = dict.fromkeys(("images", "batches", "resets"), 0)
         self._audit = Audit(
             engine.info.reliability,
@@ -201,7 +203,7 @@ class AdaptiveModel:
 
     def _audited(self, batch: Floats) -> Answer:
         """What the method answers; the source's answers where the method is found to do harm."""
-        if self._audit.holding:
+        if self._audit.holding or self._misprepared.found(batch):
             self._audit.wait(len(batch))
             return self._source(batch)
         answer = self._method.predict(batch)
@@ -217,7 +219,7 @@ class AdaptiveModel:
 
     def _read(self, batch: Floats) -> Answer:
         """Answer as the model is; one that has learned its way out of all numbers starts anew."""
-        if self._audit.holding:
+        if self._audit.holding or self._misprepared.complaint(batch):
             return self._source(batch)
         try:
             return _finite(self._method.read(batch))
@@ -282,6 +284,7 @@ class AdaptiveModel:
         """What watches over any method; states of earlier versions do not hold it."""
         return {
             fields.row("watch", "audit"): self._audit,
+            fields.row("watch", "doubt"): self._audit.doubt,
             fields.row("watch", "accuracy"): self._accuracy,
         }
 

@@ -173,7 +173,7 @@ class Held(Event):
 
 @dataclass(frozen=True)
 class Discarded(Event):
-    """A batch whose numbers are not finite; nothing was learned from it."""
+    """A batch whose numbers are not finite, or no image's; nothing was learned from it."""
 
     kind: ClassVar[str] = "discarded"
     level: ClassVar[int] = logging.WARNING

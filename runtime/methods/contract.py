@@ -13,10 +13,11 @@ from zotta_edge.runtime.engine.engine import Engine
 from zotta_edge.runtime.events import Events
 from zotta_edge.runtime.watch.audit import AuditSettings
 from zotta_edge.runtime.watch.class_memory import ClassMemorySettings
+from zotta_edge.runtime.watch.misprepared import MispreparedSettings
 
 
 @dataclass(frozen=True)
-class MethodSettings(ClassMemorySettings, AuditSettings):
+class MethodSettings(MispreparedSettings, ClassMemorySettings, AuditSettings):
     """What can be set for every method; a method's own settings are a subclass."""
 
     seed: int = option(0, "of everything random", low=0)

@@ -105,7 +105,7 @@ def test_result(path: Path) -> None:
 def test_images_are_prepared(path: Path) -> None:
     model = load(path)
     pixels = np.random.default_rng(0).integers(0, 256, (3, 8, 8), np.uint8)
-    prepared = ((pixels / 255 - 0.5) / 0.5).astype(np.float32)[:, None]
+    prepared = ((pixels / 255 - 0.5) / 0.125).astype(np.float32)[:, None]
     by_pixels, by_floats = model.predict(pixels), model.predict(prepared)
     np.testing.assert_allclose(by_pixels.logits, by_floats.logits, atol=1e-4)
 

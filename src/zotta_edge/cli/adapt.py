@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zotta_edge.errors import ZottaError
-from zotta_edge.files import replacing
+from zotta_edge.files import check_writable, replacing
 from zotta_edge.progress import Progress
 
 if TYPE_CHECKING:
@@ -138,6 +138,8 @@ def _adapt(args: argparse.Namespace, settings: "Settings") -> int:
     from zotta_edge.runtime.io.sources import batches, open_source
     from zotta_edge.runtime.job import adapt_stream
 
+    if args.report:
+        check_writable(args.report)
     source = open_source(args.data, strict=args.strict, limit=args.limit, on_bad=_report_bad)
     with _opened(args, settings) as model:
         info = model.info
@@ -199,12 +201,10 @@ def _report(args: argparse.Namespace, model: "AdaptiveModel", tally: "Tally") ->
 
 
 def _list_settings() -> None:
+    from zotta_edge.options import listing
     from zotta_edge.runtime.settings import by_methods
 
-    for methods, options in by_methods().items():
-        print(f"{methods}:")
-        for each in options:
-            print(f"  {each.name:<20} {each.default!s:<10} {each.about}")
+    print(listing(by_methods()))
 
 
 def _labels(source: "Source", args: argparse.Namespace, classes: "Classes") -> "Labels[int] | None":

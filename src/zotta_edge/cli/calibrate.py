@@ -36,7 +36,9 @@ once, and up to 18 % of the file's size; the device then adapts without extra pa
 interrupted, the same command continues where it stopped. A dry run does not prime. Then
 the model answers degraded source images, to learn how far its certainty can be believed: the device
 estimates its accuracy from that, and notices when adaptation does harm. Labels that lie with the
-images are used; without them an answer is right when it is the one to the clean image.
+images are used; without them an answer is right when it is the one to the clean image. Take photos
+that the model was not trained on: of those it was, it knows more than of any others, and the
+estimate says too much.
 
 Of a primed file, and of every network with BatchNorm or without norms, the moments of all channels
 are measured as well, and the ways to adapt are compared on source images that are degraded in six
@@ -67,7 +69,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--stream", metavar="DIR", help="find drifted images at the start of this stream"
     )
     parser.add_argument(
-        "--samples", type=int, default=256, metavar="N", help="images of each (default: 256)"
+        "--samples",
+        type=int,
+        default=256,
+        metavar="N",
+        help="images of each (default: 256); with fewer, priming is shorter and knows less",
     )
     parser.add_argument("-o", "--output", type=Path, metavar="OUT", help="default: MODEL itself")
     parser.add_argument(
@@ -268,7 +274,8 @@ def _compared(info: "ModelInfo") -> list[str]:
         return []
     gains = ", ".join(f"{name} {gain:+.1f}" for name, gain in info.moments.gains.items())
     best = default_method(info, MethodSettings())
-    return [f"points regained on degraded source images: {gains}; {best} is the default"]
+    share = f"a site takes back {info.moments.share:.0%} of a drift"
+    return [f"points regained on degraded source images: {gains} ({share}); {best} is the default"]
 
 
 def _assessed(info: "ModelInfo") -> list[str]:

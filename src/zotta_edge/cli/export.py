@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from zotta_edge.errors import ZottaError
+from zotta_edge.files import read_text
 from zotta_edge.presets import PRESETS
 
 HELP = """Turn a classifier into one adaptable ONNX file
@@ -79,7 +80,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--fold",
         action="store_true",
         help="fold BatchNorms into the convolutions before them, and insert an affine a block "
-        "instead: plain inference is quicker by far on large images",
+        "instead: for a file that other runtimes, too, are to run quickly",
     )
     parser.add_argument(
         "--input",
@@ -152,18 +153,17 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _export_decoder(args: argparse.Namespace) -> int:
+    from zotta_edge.export.decoders.inspect import decoder_summary
     from zotta_edge.export.decoders.pipeline import DecoderOptions
     from zotta_edge.export.decoders.sources import export_any_decoder
+    from zotta_edge.export.inspect import describe
 
     options = DecoderOptions(args.precision)
     if args.layers:
         options = DecoderOptions(args.precision, args.layers)
     size = _size(args.size)
-    info = export_any_decoder(args.source, args.output, options, size, _say)
-    shape, scales = info.shape, sum(norm.channels for norm in info.norms)
-    print(f"{args.output}  {args.output.stat().st_size / 1e6:.1f} MB  {info.recipe.scheme}")
-    print(f"{shape.layers} blocks of {shape.hidden}, {shape.vocabulary} tokens")
-    print(f"{len(info.norms)} norms with {scales} scales to adapt, context {shape.context}")
+    export_any_decoder(args.source, args.output, options, size, _say)
+    print(decoder_summary(describe(args.output)))
     return 0
 
 
@@ -218,7 +218,5 @@ def _labels(args: argparse.Namespace) -> tuple[Path | None, Path | None]:
 def _class_names(path: Path | None) -> tuple[str, ...]:
     if path is None:
         return ()
-    try:
-        return tuple(line.strip() for line in path.read_text("utf-8").splitlines() if line.strip())
-    except (OSError, UnicodeDecodeError) as error:
-        raise ZottaError(f"cannot read the class names in {path}: {error}") from error
+    lines = read_text(path, f"the class names in {path}").splitlines()
+    return tuple(line.strip() for line in lines if line.strip())

@@ -7,7 +7,8 @@ from pathlib import Path
 
 HELP = """Show what a model file contains, or whether an ONNX file can be adapted
 
-For a file made by zotta-edge: layers, affines, precision, recipe, checks, calibration.
+For a file made by zotta-edge: layers, affines, precision, recipe, checks, calibration; of a
+decoder its context, template, image and the norms whose scales can be moved.
 For any other ONNX file: whether it can be adapted; if not, every obstacle with the way out, and
 exit code 1.
 """

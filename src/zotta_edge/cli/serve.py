@@ -42,7 +42,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", type=Path, metavar="TOML", help="options from a file")
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE",
-        help="one setting of adaptation, see `zotta-edge adapt --list-settings`; repeatable",
+        help="one setting of adaptation, see --list-settings of `zotta-edge adapt` or, for a "
+        "decoder, of `zotta-edge generate`; repeatable",
     )  # fmt: skip
 
 
