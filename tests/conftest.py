@@ -1,6 +1,8 @@
 """Fixtures every test may use."""
 
+import logging
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
@@ -16,6 +18,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "shared_data" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(autouse=True)
+def logs_as_before() -> Iterator[None]:
+    """A service that a test starts in this process sets up the log, for good."""
+    loggers = logging.getLogger(), logging.getLogger("zotta_edge")
+    before = [(logger, logger.level, logger.handlers[:]) for logger in loggers]
+    yield
+    for logger, level, handlers in before:
+        logger.setLevel(level)
+        logger.handlers[:] = handlers
 
 
 @pytest.fixture(scope="session")

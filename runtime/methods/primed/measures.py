@@ -4,12 +4,15 @@ Brightness and colour, edges at several scales, noise, flat and saturated pixels
 They are logarithms where a size is meant, so that products of strengths are sums.
 """
 
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zotta_edge.format import Floats, Preprocessing
+from zotta_edge.sessions import physical_cores
 
 _TINY = np.float32(1e-4)  # of a pixel's range: less is not seen
 _FLAT = 0.004  # one level of 256
@@ -18,7 +21,7 @@ _BAND = 16  # rows: of larger images only bands of so many are looked at...
 _APART = 64  # ...one in so many rows, which is enough to tell degradations apart
 _LEAST = 3  # ...and at least so many
 _BINS = 64  # of the levels' histogram
-_AT_ONCE = 65_536  # pixels: small images are measured together, large ones fit the cache
+_AT_ONCE = 49_152  # pixels: small images are measured together, large ones fit the cache
 
 
 class Measures:
@@ -27,9 +30,15 @@ class Measures:
     >>> measures = Measures(Preprocessing(32, 32, (0.5,), (0.5,)))
     >>> measures(np.zeros((4, 1, 32, 32), np.float32)).shape == (4, measures.count)
     True
+
+    Parameters
+    ----------
+    threads
+        As many as the model's, which rest meanwhile; None: one for each physical core.
     """
 
-    def __init__(self, p: Preprocessing) -> None:
+    def __init__(self, p: Preprocessing, threads: int | None = None) -> None:
+        self._threads = threads or physical_cores()
         self._last = p.layout == "NHWC"
         self._mean, self._std = (np.array(v, np.float32) for v in (p.mean, p.std))
         self._large = min(p.height, p.width) > _LARGE
@@ -43,7 +52,13 @@ class Measures:
     def __call__(self, batch: Floats) -> Floats:
         planes = batch.transpose(0, 3, 1, 2) if self._last else batch
         starts = range(0, len(planes), self._chunk)
-        return np.concatenate([self._measure(planes[at : at + self._chunk]) for at in starts])
+        parts = [planes[at : at + self._chunk] for at in starts]
+        return np.concatenate(list(self._measured(parts)))
+
+    def _measured(self, parts: list[Floats]) -> Iterable[Floats]:
+        if self._threads < 2 or len(parts) < 2:
+            return map(self._measure, parts)
+        return _pool(self._threads).map(self._measure, parts)
 
     def _measure(self, images: Floats) -> Floats:
         bands = np.moveaxis(self._bands(images), 1, -1) * self._std + self._mean
@@ -63,6 +78,12 @@ class Measures:
         whole = images[:, :, : self._bands_of * period]
         parts: Floats = whole.reshape(n, channels, self._bands_of, period, width)
         return parts[:, :, :, first : first + _BAND]
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    """Shared by all models of a process; NumPy lets go of the interpreter in its loops."""
+    return ThreadPoolExecutor(threads, "measures")
 
 
 def _log(values: Floats) -> Floats:

@@ -53,7 +53,7 @@ class OwnLens:
         self._filters = Filters(info.preprocessing, calibration.pixels)
         self._names = (AS_IS, *signatures.filters)
         self._choice = FilterChoice(self._filters, calibration, settings, events)
-        self._measures = Measures(info.preprocessing)
+        self._measures = Measures(info.preprocessing, engine.file.threads)
         self._maps = Maps(signatures, calibration, min(prime.layers))
         self._own = OwnMoves(self._maps, prime, parameters, settings)
         self._same = Sameness(len(signatures.filters), signatures.spread, settings)

@@ -27,6 +27,13 @@ def test_an_image_is_measured_alone(side: int, channels: int) -> None:
         np.testing.assert_allclose(measures(image[None])[0], row, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("side", [32, 224])
+def test_threads_change_no_bit(side: int) -> None:
+    batch = images(side, 3, 11)
+    one, three = (Measures(preprocessing(side, 3), threads)(batch) for threads in (1, 3))
+    np.testing.assert_array_equal(one, three)
+
+
 def test_channels_may_come_last() -> None:
     batch = images(64, 3)
     first, last = (Measures(preprocessing(64, 3, layout)) for layout in ("NCHW", "NHWC"))
