@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
+from still import CLEAN, Image, interval, names, numbers
 
 from zotta_edge import AdaptiveModel, Settings, ZottaError
 from zotta_edge.__main__ import main as zotta_edge
@@ -30,9 +31,8 @@ from zotta_edge.runtime.io.classes import Classes
 from zotta_edge.runtime.io.preprocessing import as_batch, fit
 from zotta_edge.runtime.io.sources import open_source
 
-Image = NDArray[np.uint8]
 Labels = NDArray[np.intp]
-CLEAN, DEFAULT = "clean", "default"
+DEFAULT = "default"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -148,33 +148,20 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--labels", type=Path, metavar="CSV", help="their classes, where --data has none"
     )
-    parser.add_argument("--rows", type=_interval, default=(0, 10**9), metavar="FIRST:LAST")
+    parser.add_argument("--rows", type=interval, default=(0, 10**9), metavar="FIRST:LAST")
     parser.add_argument("--images", type=int, default=1000, help="of each corruption")
     parser.add_argument("--mean", help="of the preprocessing, where the file does not say")
     parser.add_argument("--std")
     parser.add_argument("--fold", action="store_true", help="fold BatchNorms first")
     parser.add_argument("--prime", action="store_true", help="also measure the Jacobian")
-    parser.add_argument("--methods", type=_list, default=["bn_adapt", DEFAULT])
-    parser.add_argument("--batch-sizes", type=_numbers, default=[64, 1])
-    parser.add_argument("--orders", type=_list, default=["given", "sorted"])
-    parser.add_argument("--corruptions", type=_list, default=list(CORRUPTIONS))
+    parser.add_argument("--methods", type=names, default=["bn_adapt", DEFAULT])
+    parser.add_argument("--batch-sizes", type=numbers, default=[64, 1])
+    parser.add_argument("--orders", type=names, default=["given", "sorted"])
+    parser.add_argument("--corruptions", type=names, default=list(CORRUPTIONS))
     parser.add_argument("--seed", type=int, default=0)
     scratch = Path(tempfile.gettempdir()) / "any_model"
     parser.add_argument("--output", type=Path, default=scratch, metavar="DIR")
     return parser.parse_args(argv)
-
-
-def _interval(text: str) -> tuple[int, int]:
-    first, last = text.split(":")
-    return int(first), int(last)
-
-
-def _list(text: str) -> list[str]:
-    return text.split(",")
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(part) for part in text.split(",")]
 
 
 if __name__ == "__main__":

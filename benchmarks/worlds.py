@@ -17,17 +17,13 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from still import CLEAN, Image, Labels, interval, names, numbers, read
 
 from zotta_edge import AdaptiveModel, Settings
 from zotta_edge.corruptions import CORRUPTIONS, corrupt_batch
 from zotta_edge.models import embedded
-from zotta_edge.runtime.io.classes import Classes
 from zotta_edge.runtime.io.preprocessing import as_batch
-from zotta_edge.runtime.io.sources import open_source
 
-Image = NDArray[np.uint8]
-Labels = NDArray[np.int64]
-CLEAN = "clean"
 FIRST = 16  # images of a new world
 VISIT = 67  # images of a returning world
 SPELL = 20  # images of a day, and of a night
@@ -139,7 +135,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         "adapted": _load(args),
     }
     plain = AdaptiveModel.load(args.model, method="none", threads=args.threads)
-    images, labels = _read(args, plain)
+    found, truth = read(args, plain)
+    images, labels = np.stack(found[: args.images]), truth[: args.images]
     print("| stream | severity | order | none | gain | least | clean | passes |")
     print("| --- " * 8 + "|")
     for severity in args.severities:
@@ -208,43 +205,22 @@ def _load(args: argparse.Namespace, episodic: bool = False) -> AdaptiveModel:
     return AdaptiveModel.load(args.model, settings, args.method, threads=args.threads)
 
 
-def _read(args: argparse.Namespace, model: AdaptiveModel) -> tuple[Image, Labels]:
-    source = open_source(args.data)
-    truth = source.labels(args.labels, Classes.of(model.info))
-    first_row, last = args.rows
-    rows = [sample for at, sample in enumerate(source) if first_row <= at < last][: args.images]
-    return np.stack([s.image for s in rows]), np.array([truth[s.name] for s in rows])
-
-
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--model", type=Path, default=embedded.MODEL)
     parser.add_argument("--data", default=str(embedded.STREAM))
     parser.add_argument("--labels", type=Path)
     parser.add_argument("--method", default="primed")
-    parser.add_argument("--rows", type=_range, default=(0, 1000), help="first:last image")
+    parser.add_argument("--rows", type=interval, default=(0, 1000), help="first:last image")
     parser.add_argument("--images", type=int, default=100, help="of every world")
-    parser.add_argument("--streams", type=_names, default=list(STREAMS))
-    parser.add_argument("--corruptions", type=_names, default=list(CORRUPTIONS))
-    parser.add_argument("--severities", type=_numbers, default=[5])
+    parser.add_argument("--streams", type=names, default=list(STREAMS))
+    parser.add_argument("--corruptions", type=names, default=list(CORRUPTIONS))
+    parser.add_argument("--severities", type=numbers, default=[5])
     parser.add_argument("--orders", type=int, default=3, help="of mixed streams")
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--threads", type=int, help="default: one a core")
     parser.add_argument("--seed", type=int, default=0, help="of the corruptions")
     return parser.parse_args(argv)
-
-
-def _range(text: str) -> tuple[int, int]:
-    low, high = text.split(":")
-    return int(low), int(high)
-
-
-def _names(text: str) -> list[str]:
-    return text.split(",")
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(number) for number in text.split(",")]
 
 
 if __name__ == "__main__":
