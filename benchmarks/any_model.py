@@ -4,11 +4,12 @@
         --data report.npz --images 500 --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225
 
 Every file is exported and calibrated into --output (those that are there already are taken as they
-are), then run on corrupted images, each stream from the source again, in the order given and sorted
-by class. Prints Markdown: accuracy without adaptation, and what a method gains on the mean, on the
-worst corruption and on clean images; of these also what the file as it came has (`own`), by plain
-ONNX Runtime. With --prime, both ways to adapt are compared first. Without --mean, export finds the
-preprocessing on the source images.
+are), then run on corrupted images, each stream from the source again, in the order given, sorted
+by class or (`permuted`) in batches of one class each, in any order. Prints Markdown: accuracy
+without adaptation, and what a method gains on the mean, on the worst corruption and on clean
+images; of these also what the file as it came has (`own`), by plain ONNX Runtime. With --prime,
+both ways to adapt are compared first. Without --mean, export finds the preprocessing on the source
+images.
 """
 
 import argparse
@@ -80,13 +81,23 @@ def measured(file: Path, model: Path, args: argparse.Namespace) -> list[str]:
     domains = {name: _corrupted(images, name, args.seed) for name in (*args.corruptions, CLEAN)}
     rows = []
     for order in args.orders:
-        ranks = np.argsort(labels, kind="stable") if order == "sorted" else np.arange(len(labels))
-        plain = _accuracies(model, "none", 64, domains, labels, ranks)
+        plain = _accuracies(model, "none", domains, labels, batches(order, labels, 64))
         for method in args.methods:
             for batch in args.batch_sizes:
-                found = _accuracies(model, method, batch, domains, labels, ranks)
+                parts = batches(order, labels, batch)
+                found = _accuracies(model, method, domains, labels, parts)
                 rows.append(f"{method} | {batch} | {order} | {_gains(plain, found, own)}")
     return rows
+
+
+def batches(order: str, labels: Labels, size: int) -> list[Labels]:
+    """Indices of the images of each batch."""
+    if order == "permuted":
+        classes = [np.flatnonzero(labels == label) for label in np.unique(labels)]
+        parts = [part[at : at + size] for part in classes for at in range(0, len(part), size)]
+        return [parts[at] for at in np.random.default_rng(0).permutation(len(parts))]
+    ranks = np.argsort(labels, kind="stable") if order == "sorted" else np.arange(len(labels))
+    return [ranks[at : at + size] for at in range(0, len(ranks), size)]
 
 
 def read(model: Path, args: argparse.Namespace) -> tuple[Image, Labels]:
@@ -105,19 +116,17 @@ def _corrupted(images: Image, name: str, seed: int) -> Image:
 def _accuracies(
     path: Path,
     method: str,
-    batch: int,
     domains: dict[str, Image],
     labels: Labels,
-    ranks: Labels,
+    parts: list[Labels],
 ) -> dict[str, float]:
     name = None if method == DEFAULT else method
     model = AdaptiveModel.load(path, Settings(), name, threads=1)
     found = {}
     for domain, images in domains.items():
         model.reset()
-        parts = [ranks[start : start + batch] for start in range(0, len(ranks), batch)]
-        right = [model.predict(images[part]).labels == labels[part] for part in parts]
-        found[domain] = 100 * float(np.concatenate(right).mean())
+        right = sum(int((model.predict(images[part]).labels == labels[part]).sum()) for part in parts)
+        found[domain] = 100 * right / len(labels)
     return found
 
 
