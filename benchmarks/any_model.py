@@ -125,7 +125,9 @@ def _accuracies(
     found = {}
     for domain, images in domains.items():
         model.reset()
-        right = sum(int((model.predict(images[part]).labels == labels[part]).sum()) for part in parts)
+        right = sum(
+            int((model.predict(images[part]).labels == labels[part]).sum()) for part in parts
+        )
         found[domain] = 100 * right / len(labels)
     return found
 
