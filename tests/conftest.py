@@ -1,14 +1,18 @@
 """Fixtures every test may use."""
 
 import logging
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import onnx
-import onnxruntime as ort
-import pytest
-import toy
+# As the command line does, and so every service that a test starts: bits depend on it.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when NumPy is imported, below
+
+import onnx  # noqa: E402
+import onnxruntime as ort  # noqa: E402
+import pytest  # noqa: E402
+import toy  # noqa: E402
 
 SHARED = Path(__file__).resolve().parents[1].parent / "shared" / "data"
 
