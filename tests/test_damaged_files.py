@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import cv2
@@ -19,6 +20,8 @@ from zotta_edge.__main__ import main
 from zotta_edge.files import replacing
 from zotta_edge.models import embedded
 from zotta_edge.runtime.io.arrays import load_images
+from zotta_edge.runtime.io.labels import read_labels
+from zotta_edge.runtime.io.layouts import open_images
 from zotta_edge.sessions import has_external_data, open_session
 
 
@@ -128,6 +131,34 @@ def test_labels_of_thousands_of_digits(tmp_path: Path, capsys: pytest.CaptureFix
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith("zotta-edge: error: ")
     assert len(error) < 500
+
+
+def test_archives_with_other_files_than_arrays(tmp_path: Path) -> None:
+    """`bytes` in place of an array ended in an AttributeError."""
+    path = tmp_path / "images.npz"
+    np.savez(path, digits=np.zeros((2, 8, 8), np.uint8))
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("readme.txt", "two digits")
+    assert load_images(path).images.shape == (2, 8, 8)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("images", "no array")
+    with pytest.raises(ZottaError, match="holds nothing"):
+        load_images(path)
+
+
+def test_labels_that_are_no_single_array(tmp_path: Path) -> None:
+    images, labels = tmp_path / "images.npy", tmp_path / "labels.npy"
+    np.save(images, np.zeros((2, 8, 8), np.uint8))
+    for content in ({"a": [0, 1], "b": [0, 1]}, {}):
+        with labels.open("wb") as stream:
+            np.savez(stream, **content)  # type: ignore[arg-type]
+        with pytest.raises(ZottaError, match=r"labels\.npy does not hold one array"):
+            open_images(images)
+        with pytest.raises(ZottaError, match=r"labels\.npy does not hold one array"):
+            read_labels(labels)
+    np.save(labels, np.int64(3))
+    with pytest.raises(ZottaError, match=r"labels\.npy does not hold one array"):
+        open_images(images)
 
 
 SHAPES = ["(-4, 8, 8)", "(4, -8, -8)", "(1e3,)", "(2**70, 1, 1)", "('a', 1)", "(4, 8, 8", "9" * 30]

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zotta_edge.errors import ZottaError
-from zotta_edge.runtime.io.arrays import Labelled, class_numbers, load_arrays, load_images
+from zotta_edge.runtime.io.arrays import Labelled, class_numbers, load_array, load_images
 from zotta_edge.runtime.io.classes import Label
 from zotta_edge.runtime.io.images import Image, list_images, read_image
 from zotta_edge.runtime.io.labels import Labels, Written, by_name, read_labels
@@ -114,7 +114,7 @@ def in_memory(name: str, content: Labelled, path: Path | None = None) -> ImageSe
     origin = str(path or name)
     beside = path.with_name(ARRAY_LABELS) if path else None
     if labels is None and beside and beside.is_file() and path != beside:
-        (array,) = load_arrays(beside).values()
+        array = load_array(beside)
         if len(array) == len(names):  # CIFAR-10-C's own are of all five severities
             labels, origin = class_numbers(array, None, beside), str(beside)
     written = None
@@ -226,7 +226,7 @@ class ShiftArrays(Shifts):
         """CIFAR-10-C's labels are written out for every severity; once would do."""
         if self.labels is None or not self.labels.is_file():
             raise ZottaError(f"{self.name} has no {ARRAY_LABELS}: give the labels with --labels")
-        (array,) = load_arrays(self.labels).values()
+        array = load_array(self.labels)
         once = len(array) == count
         numbers = class_numbers(array, count if once else SEVERITIES * count, self.labels)
         return [int(number) for number in (numbers if once else numbers[first : first + count])]
