@@ -117,7 +117,7 @@ def list_images(where: str | Path, recursive: bool = True) -> list[Path]:
     >>> [path.name for path in list_images(folder)]
     ['img2.png', 'img10.png']
     """
-    path = Path(where).expanduser()
+    path = Path(os.path.expanduser(where))
     if path.is_dir():
         paths = _walk(path) if recursive else [p for p in path.iterdir() if p.is_file()]
     elif path.is_file():

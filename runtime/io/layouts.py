@@ -13,6 +13,7 @@ images under several corruptions, a `Shifts` in `open_shifts`.
 """
 
 import glob
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -98,7 +99,7 @@ def open_images(where: str | Path) -> ImageSet:
     >>> images.names, images.read(1).shape, dict(images.written.labels)
     (['0', '1'], (8, 8, 3), {'0': 4})
     """
-    path = Path(where).expanduser()
+    path = Path(os.path.expanduser(where))
     suffix = path.suffix.lower()
     if suffix in (".npz", ".npy"):
         return in_memory(str(where), load_images(path), path)
@@ -163,7 +164,7 @@ def _class_folders(root: Path, names: Sequence[str]) -> Written:
 
 def _root(where: str | Path) -> Path:
     """The folder that names are relative to."""
-    path = Path(where).expanduser()
+    path = Path(os.path.expanduser(where))
     root = path if path.is_dir() else path.parent
     while glob.has_magic(str(root)):
         root = root.parent
@@ -250,7 +251,7 @@ def open_shifts(
     -------
     None where the folder holds no corruption.
     """
-    root = Path(where).expanduser()
+    root = Path(os.path.expanduser(where))
     if not root.is_dir():
         return None
     files = {path.stem: path for path in root.glob("*.npy")}

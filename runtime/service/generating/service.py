@@ -12,7 +12,7 @@ import numpy as np
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.runtime.generate.model import AdaptiveDecoder
-from zotta_edge.runtime.generate.prompts import Prompt, check_prompt
+from zotta_edge.runtime.generate.prompts import Prompt, check_prompt, longest
 from zotta_edge.runtime.generate.questions import Question
 from zotta_edge.runtime.io.images import Image
 from zotta_edge.runtime.service.config import Config
@@ -75,8 +75,8 @@ class GenerateService(Served):
 
     @property
     def longest(self) -> int:
-        """Characters that a prompt may have; few tokens have more than 32."""
-        return 32 * self.model.info.shape.context
+        """Characters that a prompt may have."""
+        return longest(self.model.info)
 
     async def prompt(self, asked: protocol.GenerateRequest, image: Image | None) -> Prompt:
         """The tokens of a question and what its image looks like to the model, checked."""
