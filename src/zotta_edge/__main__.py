@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from io import TextIOWrapper
 
-from zotta_edge.errors import ZottaError
+from zotta_edge.errors import ZottaError, visible
 from zotta_edge.version import __version__
 
 COMMANDS = ("export", "calibrate", "inspect", "adapt", "generate", "serve", "bench", "corrupt")
@@ -67,7 +67,7 @@ def _show_any_text() -> None:
 def _one_line(error: BaseException) -> str:
     if isinstance(error, MemoryError):
         return "out of memory: try a smaller --batch-size"
-    return " ".join(str(error).split()) or type(error).__name__
+    return visible(" ".join(str(error).split())) or type(error).__name__
 
 
 if __name__ == "__main__":

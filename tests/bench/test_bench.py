@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import shlex
 import shutil
 import signal
@@ -383,6 +384,18 @@ def test_a_model_behind_a_relative_link(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").symlink_to("hidden/real.onnx")
     asked = ["--model", str(tmp_path / "model.onnx"), "--data", str(embedded.STREAM)]
     assert main(arguments(tmp_path / "out", *asked, "--corruptions", "fog")) == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names are bytes on Linux alone")
+def test_a_name_that_is_not_utf8(tmp_path: Path) -> None:
+    """All was measured, and no report could be written."""
+    data = tmp_path / os.fsdecode(b"caf\xe9.npz")
+    data.write_bytes(embedded.STREAM.read_bytes())
+    asked = ["--data", str(data), "--model", str(embedded.MODEL), "--images", "16"]
+    asked += ["--methods", "none", "--corruptions", "fog", "--shared"]
+    assert main(["bench", "--output", str(tmp_path / "out"), *asked]) == 0
+    for name in ("results.csv", "report.html", "table.md"):
+        assert "caf\\udce9" in (tmp_path / "out" / name).read_text(encoding="utf-8")
 
 
 def test_a_method_that_does_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

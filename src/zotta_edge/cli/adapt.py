@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zotta_edge.cli.numbers import positive
-from zotta_edge.errors import ZottaError
+from zotta_edge.errors import ZottaError, visible
 from zotta_edge.files import check_writable, replacing
 from zotta_edge.progress import Progress
 
@@ -261,7 +261,7 @@ def _summary(report: dict[str, Any], tally: "Tally") -> str:
 
 
 def _report_bad(message: str) -> None:
-    print(f"skipped: {message}", file=sys.stderr)
+    print(f"skipped: {visible(message)}", file=sys.stderr)
 
 
 def _nothing(names: object, outputs: object) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from zotta_edge.errors import ZottaError
+from zotta_edge.errors import ZottaError, visible
 from zotta_edge.files import replacing
 from zotta_edge.progress import Progress
 
@@ -220,4 +220,4 @@ def _encoded(image: "Image", extension: str) -> bytes:
 
 
 def _report_bad(message: str) -> None:
-    print(f"skipped: {message}", file=sys.stderr)
+    print(f"skipped: {visible(message)}", file=sys.stderr)

@@ -247,7 +247,10 @@ COLUMNS = (
 
 def write_csv(path: Path, summaries: Mapping[Protocol, Sequence[Summary]]) -> None:
     """One line for each method, stream, corruption and seed, with all that it depends on."""
-    with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as stream:
+    with (
+        replacing(path) as temporary,
+        temporary.open("w", newline="", encoding="utf-8", errors="backslashreplace") as stream,
+    ):
         writer = csv.DictWriter(stream, COLUMNS)
         writer.writeheader()
         for summary in (s for own in summaries.values() for s in own):
