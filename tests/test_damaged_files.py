@@ -311,6 +311,46 @@ def varint(number: int, more: int = 0) -> bytes:
     return bytes([number | 0x80]) + b"\x80" * (more - 1) + b"\0"
 
 
+@pytest.mark.parametrize(
+    ("model", "key", "change"),
+    [
+        (embedded.MODEL, "checks", ""),
+        (embedded.MODEL, "checks", {"cosine": "x"}),
+        (embedded.MODEL, "layers", [{"name": 0.5}]),
+        (embedded.MODEL, "layers", [{"norms": [{"name": [[]]}]}]),
+        (embedded.MODEL, "recipe", {"precision": 1e-308}),
+        (embedded.MODEL, "prime", {"energy": ""}),
+        (embedded.MODEL, "prime", {"images": 1e-308}),
+        (embedded.MODEL, "calibration", {"seconds": float("nan")}),
+        (embedded.VLM, "recipe", {"target": None}),
+        (embedded.VLM, "norms", [{"name": 3}]),
+        (embedded.VLM, "prompting", {"template": ["{prompt}"]}),
+    ],
+)
+def test_descriptions_of_another_kind(
+    tmp_path: Path, model: Path, key: str, change: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They loaded, and `inspect` ended in a traceback."""
+    path = tmp_path / "model.onnx"
+    loaded = onnx.load(str(model))
+    (entry,) = (each for each in loaded.metadata_props if each.key == f"zotta.{key}")
+    entry.value = json.dumps(changed(json.loads(entry.value), change))
+    onnx.save(loaded, str(path))
+    for flags in ([], ["--json"]):
+        assert main(["inspect", str(path), *flags]) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "is damaged" in line
+
+
+def changed(value: Any, change: Any) -> Any:
+    """JSON with what stands in `change` in place of its own."""
+    if isinstance(change, dict):
+        return value | {key: changed(value.get(key), new) for key, new in change.items()}
+    if isinstance(change, list) and isinstance(value, list):
+        return [changed(*pair) for pair in zip(value, change, strict=False)] + value[len(change) :]
+    return change
+
+
 @pytest.mark.parametrize("length", [0, 1, 4])
 @pytest.mark.parametrize("tag", [0, 1, 3])
 def test_external_data_cannot_hide_behind_long_numbers(
