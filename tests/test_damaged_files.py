@@ -317,6 +317,8 @@ def varint(number: int, more: int = 0) -> bytes:
         (embedded.MODEL, "checks", ""),
         (embedded.MODEL, "checks", {"cosine": "x"}),
         (embedded.MODEL, "layers", [{"name": 0.5}]),
+        (embedded.MODEL, "layers", [{"name": "\ud800"}]),  # ended `serve` in 500s
+        (embedded.MODEL, "labels", ["\ud800"]),
         (embedded.MODEL, "layers", [{"norms": [{"name": [[]]}]}]),
         (embedded.MODEL, "recipe", {"precision": 1e-308}),
         (embedded.MODEL, "prime", {"energy": ""}),

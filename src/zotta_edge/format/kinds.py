@@ -33,4 +33,6 @@ def _fits(value: Any, kind: Any) -> bool:
         return type(value) is str and value in get_args(kind)
     if kind is float:
         return type(value) in (int, float) and math.isfinite(value)
+    if type(value) is str:
+        value.encode()  # JSON can write half of a surrogate pair, which no answer can hold
     return kind not in (str, int, bool) or type(value) is kind

@@ -125,3 +125,4 @@ def _check(info: ModelInfo) -> None:
         type(label) is str for label in info.labels
     ):
         raise ValueError(f"{len(info.labels)} labels for {info.classes} classes")
+    "".join(info.labels).encode()  # halves of surrogate pairs are no names
