@@ -251,6 +251,13 @@ def test_labels_that_are_no_single_array(tmp_path: Path) -> None:
         open_images(images)
 
 
+def test_a_list_of_many_lines_is_not_taken_apart(tmp_path: Path) -> None:
+    """64 MB of short ones took 5 GB."""
+    (tmp_path / "labels.csv").write_text("a,1\n" * 2_000_001)
+    with pytest.raises(ZottaError, match=r"labels\.csv has 2000001 lines: at most 2000000"):
+        read_labels(tmp_path / "labels.csv")
+
+
 SHAPES = ["(-4, 8, 8)", "(4, -8, -8)", "(1e3,)", "(2**70, 1, 1)", "('a', 1)", "(4, 8, 8", "9" * 30]
 
 
