@@ -27,10 +27,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with _ctrl_c() as stopped:
         try:
             return _run(given)
-        except Exception:
-            if not stopped.is_set():
+        except KeyboardInterrupt as stop:  # its text says what was kept
+            return _interrupted(str(stop))
+        except Exception as error:
+            if stopped.is_set():  # what libraries make of it: a damaged module, a failed export
+                return _interrupted()
+            if not isinstance(error, ZottaError | MemoryError | OSError):
                 raise
-            return _interrupted()  # in an import, of which Python says that the module is damaged
+            print(f"zotta-edge: error: {_one_line(error)}", file=sys.stderr)
+            return 1
 
 
 def _run(given: list[str]) -> int:
@@ -41,11 +46,6 @@ def _run(given: list[str]) -> int:
     except BrokenPipeError:  # the reader went away (`| head`): no error of ours
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing left to flush
         return _READER_GONE
-    except (ZottaError, MemoryError, OSError) as error:
-        print(f"zotta-edge: error: {_one_line(error)}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt as stop:  # its text says what was kept
-        return _interrupted(str(stop))
 
 
 def _interrupted(kept: str = "") -> int:

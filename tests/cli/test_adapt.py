@@ -15,6 +15,7 @@ import pytest
 
 from zotta_edge import AdaptiveModel
 from zotta_edge.__main__ import main
+from zotta_edge.errors import ZottaError
 
 COUNT = 48
 
@@ -237,7 +238,7 @@ def _wait_for(condition, seconds: float = 300) -> None:
 
 
 @pytest.mark.parametrize("part", ["configure", "run"])
-@pytest.mark.parametrize("kind", [KeyboardInterrupt, ImportError])
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, ImportError, ZottaError])
 def test_ctrl_c_while_modules_are_imported(
     part: str,
     kind: type[BaseException],
