@@ -20,8 +20,10 @@ import pytest
 
 from zotta_edge import AdaptiveModel, Settings
 from zotta_edge.__main__ import main
+from zotta_edge.bench.report.results import read_outcomes
 from zotta_edge.bench.run.trial import LETTERS, Task
 from zotta_edge.corruptions import corrupt
+from zotta_edge.errors import ZottaError
 from zotta_edge.models import embedded
 from zotta_edge.runtime.adaptive import Result
 from zotta_edge.runtime.io.arrays import load_images
@@ -405,6 +407,13 @@ def test_a_method_that_does_not_fit(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "deep does not fit" in error
     assert "99" in error
     assert not list((tmp_path / "out").glob("conditions/*"))
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", "null", "1", "[" * 100_000, '{"condition": 1}'])
+def test_a_damaged_condition_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "one.json").write_text(text)
+    with pytest.raises(ZottaError, match=r"one\.json is damaged: delete it and run again"):
+        read_outcomes([tmp_path / "one.json"])
 
 
 def test_a_damaged_image_is_found_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,6 +19,7 @@ from zotta_edge.errors import ZottaError
 from zotta_edge.files import replacing
 
 Flags = NDArray[np.int8]
+_PARTS = ("condition", "correct", "domain", "images", "adapted", "batches", "passes", "seconds")
 
 
 class Protocol(NamedTuple):
@@ -94,8 +95,11 @@ def read_outcomes(files: Iterable[Path]) -> list[Outcome]:
 def _read(file: Path) -> dict[str, Any]:
     try:
         content: dict[str, Any] = json.loads(file.read_text())
-    except (OSError, ValueError) as error:
+        missing = [name for name in _PARTS if name not in content]
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise ZottaError(f"{file} is damaged: delete it and run again ({error})") from error
+    if missing:
+        raise ZottaError(f"{file} is damaged: delete it and run again (no {missing[0]})")
     return content
 
 
