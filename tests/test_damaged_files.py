@@ -1,5 +1,6 @@
 """Files that a person, a disk or an attacker spoilt: one line each, and nothing left behind."""
 
+import base64
 import json
 import os
 import signal
@@ -349,6 +350,19 @@ def test_descriptions_of_another_kind(
         assert main(["inspect", str(path), *flags]) == 1
         (line,) = capsys.readouterr().err.splitlines()
         assert "is damaged" in line
+
+
+def test_reports_of_endless_drift_are_json(tmp_path: Path) -> None:
+    """A source without any likeness: the drift from it is infinite, of which JSON has no number."""
+    loaded = onnx.load(str(embedded.MODEL))
+    (entry,) = (each for each in loaded.metadata_props if each.key == "zotta.statistics")
+    count = len(base64.b64decode(entry.value)) // 4
+    entry.value = base64.b64encode(np.full(count, 3e38, "<f4").tobytes()).decode()
+    onnx.save(loaded, str(tmp_path / "model.onnx"))
+    report = tmp_path / "report.json"
+    data = ["--data", str(embedded.STREAM), "--limit", "32", "--report", str(report)]
+    assert main(["adapt", "--model", str(tmp_path / "model.onnx"), *data]) == 0
+    assert json.loads(report.read_text(), parse_constant=pytest.fail)["drift"] is None
 
 
 def changed(value: Any, change: Any) -> Any:

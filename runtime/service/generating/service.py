@@ -11,6 +11,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 from zotta_edge.errors import ZottaError
+from zotta_edge.json_numbers import finite
 from zotta_edge.runtime.generate.model import AdaptiveDecoder
 from zotta_edge.runtime.generate.prompts import Prompt, check_prompt, longest
 from zotta_edge.runtime.generate.questions import Question
@@ -21,7 +22,6 @@ from zotta_edge.runtime.service.http import generate_protocol as protocol
 from zotta_edge.runtime.service.learning.snapshots import Snapshot
 from zotta_edge.runtime.service.observe.event_log import EventLog
 from zotta_edge.runtime.service.observe.metrics import Metrics
-from zotta_edge.runtime.service.observe.monitor import finite
 from zotta_edge.runtime.service.served import PREPARE, Served
 
 log = logging.getLogger(__name__)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from zotta_edge.cli.numbers import positive
 from zotta_edge.errors import ZottaError, visible
 from zotta_edge.files import check_writable, replacing
+from zotta_edge.json_numbers import finite
 from zotta_edge.progress import Progress
 
 if TYPE_CHECKING:
@@ -192,7 +193,7 @@ def _report(args: argparse.Namespace, model: "AdaptiveModel", tally: "Tally") ->
     from zotta_edge.runtime.io.predictions import STDOUT
     from zotta_edge.runtime.job import report
 
-    numbers = report(model, args.model, tally)
+    numbers = finite(report(model, args.model, tally))
     as_json = json.dumps(numbers, indent=2)
     if args.report:
         with replacing(args.report) as temporary:

@@ -15,6 +15,7 @@ from zotta_edge.cli.numbers import positive
 from zotta_edge.cli.questions_file import is_right, read_questions
 from zotta_edge.errors import ZottaError
 from zotta_edge.files import check_writable, replacing
+from zotta_edge.json_numbers import finite
 from zotta_edge.progress import Progress
 
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ def _report(
         "model": {"file": model.engine.path.name, "sha256": model.engine.fingerprint},
     }
     with replacing(args.report) as temporary:
-        temporary.write_text(json.dumps(content, indent=2) + "\n")
+        temporary.write_text(json.dumps(finite(content), indent=2) + "\n")
 
 
 def _answered(
