@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zotta_edge.errors import ZottaError
-from zotta_edge.runtime.io.stills import MAX_BYTES, MAX_PIXELS, still
+from zotta_edge.runtime.io.stills import MAX_BYTES, MAX_PIXELS, Still, still
 
 Image = NDArray[np.uint8]
 
@@ -63,9 +63,13 @@ def read_image(path: str | Path) -> Image:
 
 def decode(data: bytes, name: str = "the image") -> Image:
     """Decode an image file held in memory; `name` is what an error calls it."""
+    return decode_still(still(data, name), name)
+
+
+def decode_still(image_file: Still, name: str = "the image") -> Image:
+    """`decode` for a file that was taken apart already."""
     import cv2
 
-    image_file = still(data, name)
     try:
         flags = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
         with silent():
