@@ -23,7 +23,7 @@ from zotta_edge.export.sources.classifier import Say, as_classifier
 from zotta_edge.export.sources.obstacles import UnsuitableError, one_line_errors
 from zotta_edge.export.sources.source import read_onnx
 from zotta_edge.files import check_file
-from zotta_edge.format import ModelInfo, from_metadata
+from zotta_edge.format import STATISTICS, ModelInfo, from_metadata
 from zotta_edge.graph.nodes import opset
 
 _CHECKS = {
@@ -159,7 +159,7 @@ def _describe_info(info: ModelInfo) -> dict[str, Any]:
             for index, layer in enumerate(info.layers)
         ],
         "calibration": calibration
-        and {k: v for k, v in vars(calibration).items() if k not in ("mean", "std")},
+        and {k: v for k, v in vars(calibration).items() if k not in STATISTICS},
     }
 
 

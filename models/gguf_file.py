@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from zotta_edge.decoder_format import PROMPT_PLACE, Prompting
-from zotta_edge.errors import ZottaError
+from zotta_edge.errors import ZottaError, one_line
 from zotta_edge.format import Floats
 from zotta_edge.models.decoder import Decoder, Rotary, Sizes, halves_order
 from zotta_edge.models.four_bits import FourBits
@@ -28,6 +28,7 @@ _PAIRS = {"llama": True, "qwen2": False}  # whether rotary pairs are neighbours 
 _CONTROL, _USER = 3, 4  # token types that no text is merged into
 _BASE = 10000.0
 _MARK = "\x00prompt\x00"
+_DAMAGED = (OSError, ValueError, IndexError, KeyError, TypeError, OverflowError, RecursionError)
 
 
 def read_gguf(path: str | Path) -> Decoder:
@@ -59,10 +60,20 @@ def _reader(path: Path) -> Any:
         from gguf import GGUFReader
     except ImportError as error:
         raise ZottaError("GGUF files need the gguf package: `pip install gguf`") from error
+
+    class Bounded(GGUFReader):
+        """Behind the file's end gguf reads nothing, as often as a list claims to be long."""
+
+        def _get(self, offset: int, dtype: Any, count: int = 1, *order: Any, **named: Any) -> Any:
+            if int(offset) + np.dtype(dtype).itemsize * int(count) > len(self.data):
+                raise ValueError("it ends early")
+            return super()._get(offset, dtype, count, *order, **named)
+
     try:
-        return GGUFReader(path)
-    except (OSError, ValueError, IndexError) as error:
-        raise ZottaError(f"{path} is not a GGUF file, or is damaged: {error}") from error
+        return Bounded(path)
+    except _DAMAGED as error:
+        detail = one_line(error)
+        raise ZottaError(f"{path} is not a GGUF file, or is damaged: {detail}") from error
 
 
 def _sizes(fields: dict[str, Any], kind: str) -> Sizes:

@@ -50,6 +50,18 @@ def test_a_value_given_in_code_is_checked_and_converted() -> None:
         ({"name": 3}, "name is 3: expected a text"),
         ({"mirored": True}, "no option is called mirored: did you mean mirrored?"),
         ({"x": 1}, "no option is called x: there are rate, buffer, mode, mirrored, folder, name"),
+        ({"rate": 10**400}, "rate is 100000000000000000...0000000000000000000: expected a number"),
+        ({"rate": "x" * 10**6}, "rate is 'xxxxxxxxxxxx...xxxxxxxxxxxxx': expected a number"),
+        ({"rate": float("inf")}, "rate is inf: expected a number from 1 to 100"),
+        (
+            {"buffer": -(10**400)},
+            "buffer is -10000000000000000...0000000000000000000: expected a number at least 0",
+        ),
+        (
+            {"mirrore" + "d" * 10**6: True},
+            "no option is called mirrore" + "d" * 33 + ": there are "
+            "rate, buffer, mode, mirrored, folder, name",
+        ),
     ],
 )
 def test_errors_name_the_option(values: dict[str, Any], message: str) -> None:
@@ -64,6 +76,21 @@ def test_errors_name_where_the_value_came_from(tmp_path: Path) -> None:
     path = tmp_path / "camera.toml"
     path.write_text("rate = 0")
     with pytest.raises(ZottaError, match=r"camera\.toml: rate is 0.0: expected a number from 1"):
+        Camera.from_toml(path)
+
+
+def test_a_whole_number_of_hundreds_of_digits() -> None:
+    """It ended `--set`, and a request for text, in an OverflowError."""
+    assert Camera().replace({"buffer": 10**400}).buffer == 10**400
+
+
+@pytest.mark.parametrize("value", ["9" * 5000, "[" * 60_000])
+def test_what_the_toml_reader_gives_up_on(tmp_path: Path, value: str) -> None:
+    with pytest.raises(ZottaError, match=r"rate is '.{,40}': expected a number"):
+        Camera().override([f"rate={value}"])
+    path = tmp_path / "camera.toml"
+    path.write_text(f"rate = {value}")
+    with pytest.raises(ZottaError, match=r"camera\.toml is not valid TOML"):
         Camera.from_toml(path)
 
 

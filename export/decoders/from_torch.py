@@ -1,6 +1,8 @@
 """Decoders of `transformers`, from a folder of weights or as modules; needs torch."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,14 @@ from torch import nn
 
 from zotta_edge.decoder_format import IMAGE_PLACE, PROMPT_PLACE, Prompting
 from zotta_edge.errors import ZottaError
+from zotta_edge.files import read_text
 from zotta_edge.models.decoder import Decoder, Rotary, Sizes
 
 FAMILIES = ("llama", "qwen2", "qwen2_5_vl", "qwen2_5_vl_text")
 _MARK = "\x00prompt\x00"
+_MOST_LAYERS = 1000
+# From the folder alone, and without asking whether its own code may be run.
+_THERE: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 
 
 def decoder_of(
@@ -45,15 +51,33 @@ def load_folder(folder: Path) -> nn.Module:
     """A model with its weights from a local folder, as `save_pretrained` writes one."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
-    try:
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    with _refusing(folder):
+        config = AutoConfig.from_pretrained(folder, **_THERE)
+        _check_layers(getattr(config, "text_config", config))
         seeing = hasattr(config, "vision_config")
-        kind = AutoModelForImageTextToText if seeing else AutoModelForCausalLM
-        module: nn.Module = kind.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
-    except (OSError, ValueError, KeyError) as error:
-        detail = str(error).strip().splitlines()[0][:200]
+        kind: Any = AutoModelForImageTextToText if seeing else AutoModelForCausalLM
+        module, loaded = kind.from_pretrained(
+            folder, dtype=torch.float32, output_loading_info=True, **_THERE
+        )
+    if missing := sorted(loaded["missing_keys"]):  # they were drawn at random
+        raise ZottaError(
+            f"{folder} lacks {len(missing)} of the model's weights, the first {missing[0]}: "
+            "download it again"
+        )
+    whole: nn.Module = module.eval()
+    return whole
+
+
+@contextmanager
+def _refusing(folder: Path) -> Iterator[None]:
+    """A folder may hold anything, of which transformers raises anything."""
+    try:
+        yield
+    except ZottaError:
+        raise
+    except Exception as error:
+        detail = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
         raise ZottaError(f"{folder} holds no model that transformers can load: {detail}") from error
-    return module.eval()
 
 
 def read_prompting(folder: Path, module: nn.Module) -> tuple[Prompting, str | None]:
@@ -64,12 +88,13 @@ def read_prompting(folder: Path, module: nn.Module) -> tuple[Prompting, str | No
     file = folder / "tokenizer.json"
     if not file.exists():
         return Prompting(stop=stop), None
-    tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    text = file.read_text(encoding="utf-8")
-    json.loads(text)
+    text = read_text(file)
+    with _refusing(folder):
+        json.loads(text)
+        tokenizer: Any = AutoTokenizer.from_pretrained(folder, **_THERE)
+        template = _template(tokenizer, getattr(module.config, "image_token_id", None))
     stop = tuple(sorted({*stop, *(x for x in [tokenizer.eos_token_id] if x is not None)}))
     pad = tokenizer.pad_token_id
-    template = _template(tokenizer, getattr(module.config, "image_token_id", None))
     return Prompting(template, stop, pad if pad is not None else 0), text
 
 
@@ -86,6 +111,13 @@ def _template(tokenizer: Any, image_token: int | None) -> str:
         text = text.replace(tokenizer.convert_ids_to_tokens(image_token), IMAGE_PLACE)
     places = (PROMPT_PLACE,) if image_token is None else (IMAGE_PLACE, PROMPT_PLACE)
     return text if all(text.count(place) == 1 for place in places) else alone
+
+
+def _check_layers(config: Any) -> None:
+    """Before they are made: nothing else in the folder bounds their number."""
+    count = getattr(config, "num_hidden_layers", None)
+    if not (isinstance(count, int) and 0 < count <= _MOST_LAYERS):
+        raise ZottaError(f"a model of {count} layers: expected 1 to {_MOST_LAYERS}")
 
 
 def _check_family(config: Any) -> None:

@@ -157,7 +157,7 @@ def _load(folder: Path, name: str) -> Cut | None:
         if any(sha256(file) != entry["sha256"][half] for half, file in halves.items()):
             return None
         cut = Cut(halves.get("stem"), halves["cone"], float(entry["cone_share"]))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     _mark_used(record)
     return cut

@@ -96,6 +96,22 @@ def token_positions(ids: Sequence[int], vision: Vision | None) -> Ints:
     return positions
 
 
+def longest(info: DecoderInfo) -> int:
+    """Characters that a text may have; few tokens have more than 32."""
+    return 32 * info.shape.context
+
+
+def check_text(text: str, info: DecoderInfo) -> None:
+    """Refuse what is too long for the model before it is turned into tokens, which take 200 times
+    the memory.
+    """
+    if len(text) > longest(info):
+        raise ZottaError(
+            f"the prompt has {len(text)} characters: at most {longest(info)} fit the context of "
+            f"{info.shape.context} tokens, shorten it"
+        )
+
+
 def check_prompt(prompt: Prompt, info: DecoderInfo) -> None:
     """Refuse a prompt that the model cannot read."""
     shape, vision = info.shape, info.vision

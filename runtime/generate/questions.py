@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from zotta_edge.decoder_format import IMAGE_PLACE, PROMPT_PLACE, DecoderInfo
 from zotta_edge.errors import ZottaError
 from zotta_edge.runtime.generate.eyes import Eyes
-from zotta_edge.runtime.generate.prompts import Prompt
+from zotta_edge.runtime.generate.prompts import Prompt, check_text
 from zotta_edge.runtime.generate.tokenizer import Tokenizer
 
 
@@ -40,6 +40,7 @@ class Asking:
 
     def prompt(self, question: Question) -> Prompt:
         """Tokens of a question in the model's template, and the rows of its image."""
+        check_text(question.text, self._info)
         template, rows = self._info.prompting.template, self._rows(question.image)
         seeing, begin = rows is not None, len(self._info.prompting.begin)
         ids = self._ids(template.replace(PROMPT_PLACE, question.text), seeing)

@@ -86,7 +86,10 @@ def class_numbers(labels: NDArray[Any], count: int | None, path: Path) -> NDArra
 
 
 def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """Every array of a NumPy file, by name; Python objects (pickles) are refused."""
+    """Every array of a NumPy file, by name; Python objects (pickles) are refused.
+
+    An archive may hold other files, such as a readme: they are left out.
+    """
     if path.exists() and not path.is_file():  # a pipe would be waited for
         raise ZottaError(f"{path} is not a file: expected a NumPy file")
     try:
@@ -94,11 +97,22 @@ def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
         if isinstance(loaded, np.ndarray):
             return {path.stem: loaded}
         with loaded:
-            return {key: loaded[key] for key in loaded.files}
+            arrays = {key: loaded[key] for key in loaded.files}
+            return {key: array for key, array in arrays.items() if isinstance(array, np.ndarray)}
     except FileNotFoundError as error:
         raise ZottaError(f"{path} does not exist") from error
+    except MemoryError as error:  # its header may claim any size
+        raise ZottaError(f"cannot read {path}: its arrays do not fit into memory") from error
     except _DAMAGED as error:
         raise ZottaError(f"cannot read {path}: {' '.join(str(error).split())}") from error
+
+
+def load_array(path: Path) -> NDArray[Any]:
+    """The one array of an `.npy`, of at least one axis."""
+    arrays = [array for array in load_arrays(path).values() if array.ndim]
+    if len(arrays) != 1:
+        raise ZottaError(f"{path} does not hold one array: expected an .npy of numbers")
+    return arrays[0]
 
 
 def _are_images(array: NDArray[Any]) -> bool:

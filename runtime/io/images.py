@@ -17,11 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zotta_edge.errors import ZottaError
-from zotta_edge.runtime.io.stills import MAX_BYTES, MAX_PIXELS, still
+from zotta_edge.runtime.io.stills import MAX_BYTES, MAX_PIXELS, Still, still
 
 Image = NDArray[np.uint8]
 
 EXTENSIONS = frozenset({".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".webp"})
+_STARS = re.compile(r"(|.*?/)\*\*(?:/(.*))?$", re.DOTALL)  # before and behind the first `**`
 # OpenCV's own limit, for headers that it reads otherwise than we do; it looks when it is imported.
 os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", str(MAX_PIXELS))
 
@@ -62,9 +63,13 @@ def read_image(path: str | Path) -> Image:
 
 def decode(data: bytes, name: str = "the image") -> Image:
     """Decode an image file held in memory; `name` is what an error calls it."""
+    return decode_still(still(data, name), name)
+
+
+def decode_still(image_file: Still, name: str = "the image") -> Image:
+    """`decode` for a file that was taken apart already."""
     import cv2
 
-    image_file = still(data, name)
     try:
         flags = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
         with silent():
@@ -117,13 +122,13 @@ def list_images(where: str | Path, recursive: bool = True) -> list[Path]:
     >>> [path.name for path in list_images(folder)]
     ['img2.png', 'img10.png']
     """
-    path = Path(where).expanduser()
+    path = Path(os.path.expanduser(where))
     if path.is_dir():
         paths = _walk(path) if recursive else [p for p in path.iterdir() if p.is_file()]
     elif path.is_file():
         return [path]
     elif glob.has_magic(str(where)):
-        paths = [Path(p) for p in glob.glob(str(path), recursive=recursive) if Path(p).is_file()]
+        paths = [p for p in set(_globbed(path.as_posix())) if p.is_file()]
     else:
         raise ZottaError(f"{where} does not exist: expected a folder of images, a glob or a file")
     images = [p for p in paths if p.suffix.lower() in EXTENSIONS and not p.name.startswith(".")]
@@ -140,13 +145,27 @@ def natural(path: Path) -> list[list[tuple[int, str]]]:
     ]
 
 
+def _globbed(pattern: str) -> Iterator[Path]:
+    """What glob finds, whose own `**` follows links that lead back up for ever."""
+    match = _STARS.match(pattern)
+    if match is None:
+        yield from map(Path, glob.glob(pattern))
+        return
+    for top in glob.glob(match[1]) if match[1] else ["."]:
+        for parent, _ in _folders(top):
+            yield from _globbed(os.path.join(glob.escape(parent), match[2] or "*"))
+
+
 def _walk(folder: Path) -> list[Path]:
-    """Every file below `folder`, through symlinked class folders, but never round in a circle."""
-    paths: list[Path] = []
+    """Every file below `folder`."""
+    return [Path(parent, name) for parent, files in _folders(folder) for name in files]
+
+
+def _folders(folder: str | Path) -> Iterator[tuple[str, list[str]]]:
+    """Every folder from `folder` on and its files, through symlinks, but never in a circle."""
     seen = {os.path.realpath(folder)}
     for parent, folders, files in os.walk(folder, followlinks=True):
         real = {name: os.path.realpath(os.path.join(parent, name)) for name in folders}
         folders[:] = [name for name in sorted(folders) if real[name] not in seen]
         seen.update(real.values())
-        paths += [Path(parent, name) for name in files]
-    return paths
+        yield parent, files

@@ -12,7 +12,7 @@ from pathlib import Path, PurePath
 from typing import TypeVar
 
 from zotta_edge.errors import ZottaError
-from zotta_edge.runtime.io.arrays import class_numbers, load_arrays
+from zotta_edge.runtime.io.arrays import class_numbers, load_array
 from zotta_edge.runtime.io.classes import Classes, Label, folder_numbers
 from zotta_edge.runtime.io.tables import read_rows
 
@@ -158,7 +158,7 @@ def _check_match(path: Path, labels: Labels[Label], names: Sequence[str]) -> Non
 
 
 def _from_array(path: Path, names: Sequence[str]) -> dict[str, Label | None]:
-    (array,) = load_arrays(path).values()
+    array = load_array(path)
     numbers = class_numbers(array, None, path)
     if names and len(numbers) < len(names):
         raise ZottaError(f"{path} has {len(numbers)} labels for {len(names)} images")

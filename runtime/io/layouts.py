@@ -13,6 +13,7 @@ images under several corruptions, a `Shifts` in `open_shifts`.
 """
 
 import glob
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zotta_edge.errors import ZottaError
-from zotta_edge.runtime.io.arrays import Labelled, class_numbers, load_arrays, load_images
+from zotta_edge.runtime.io.arrays import Labelled, class_numbers, load_array, load_images
 from zotta_edge.runtime.io.classes import Label
 from zotta_edge.runtime.io.images import Image, list_images, read_image
 from zotta_edge.runtime.io.labels import Labels, Written, by_name, read_labels
@@ -98,7 +99,7 @@ def open_images(where: str | Path) -> ImageSet:
     >>> images.names, images.read(1).shape, dict(images.written.labels)
     (['0', '1'], (8, 8, 3), {'0': 4})
     """
-    path = Path(where).expanduser()
+    path = Path(os.path.expanduser(where))
     suffix = path.suffix.lower()
     if suffix in (".npz", ".npy"):
         return in_memory(str(where), load_images(path), path)
@@ -114,7 +115,7 @@ def in_memory(name: str, content: Labelled, path: Path | None = None) -> ImageSe
     origin = str(path or name)
     beside = path.with_name(ARRAY_LABELS) if path else None
     if labels is None and beside and beside.is_file() and path != beside:
-        (array,) = load_arrays(beside).values()
+        array = load_array(beside)
         if len(array) == len(names):  # CIFAR-10-C's own are of all five severities
             labels, origin = class_numbers(array, None, beside), str(beside)
     written = None
@@ -163,7 +164,7 @@ def _class_folders(root: Path, names: Sequence[str]) -> Written:
 
 def _root(where: str | Path) -> Path:
     """The folder that names are relative to."""
-    path = Path(where).expanduser()
+    path = Path(os.path.expanduser(where))
     root = path if path.is_dir() else path.parent
     while glob.has_magic(str(root)):
         root = root.parent
@@ -226,7 +227,7 @@ class ShiftArrays(Shifts):
         """CIFAR-10-C's labels are written out for every severity; once would do."""
         if self.labels is None or not self.labels.is_file():
             raise ZottaError(f"{self.name} has no {ARRAY_LABELS}: give the labels with --labels")
-        (array,) = load_arrays(self.labels).values()
+        array = load_array(self.labels)
         once = len(array) == count
         numbers = class_numbers(array, count if once else SEVERITIES * count, self.labels)
         return [int(number) for number in (numbers if once else numbers[first : first + count])]
@@ -250,7 +251,7 @@ def open_shifts(
     -------
     None where the folder holds no corruption.
     """
-    root = Path(where).expanduser()
+    root = Path(os.path.expanduser(where))
     if not root.is_dir():
         return None
     files = {path.stem: path for path in root.glob("*.npy")}

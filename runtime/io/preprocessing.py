@@ -21,6 +21,7 @@ Image = NDArray[np.uint8]
 Images = Sequence[NDArray[Any]] | NDArray[Any]
 
 _GREY = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R 601, as PIL's convert("L")
+_PART = 2**22  # pixels that are made grey at a time
 _GAP = 2  # an image twice this much too large is first averaged over blocks of pixels
 _MARGIN = 8  # times the range from black to white that a prepared value may lie outside of it
 _BLOCK = 32  # output rows whose filters are applied in one product
@@ -147,9 +148,17 @@ def _with_channels(image: Image, channels: int) -> Image:
     if channels == 3:
         return np.repeat(image, 3, axis=2)
     if channels == 1:
-        grey: Image = np.rint(image @ _GREY).astype(np.uint8)
-        return grey[..., None]
+        return _grey(image)
     raise ZottaError(f"the model takes {channels} channels: preprocess the images yourself")
+
+
+def _grey(image: Image) -> Image:
+    """By parts: as numbers with a point, a large image takes six times its memory."""
+    grey = np.empty((*image.shape[:2], 1), np.uint8)
+    rows = max(1, _PART // image.shape[1])
+    for at in range(0, len(image), rows):
+        grey[at : at + rows, :, 0] = np.rint(image[at : at + rows] @ _GREY)
+    return grey
 
 
 def _resized(rows: int, columns: int, p: Preprocessing) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 import io
 import logging
+import os
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
@@ -24,6 +25,8 @@ VIDEOS = frozenset(
 )
 FOLDERS = "folders"  # instead of a labels file: the class is the folder
 ANY_NUMBER = Classes(2**31)
+_DIGITS = 9  # of a camera's number
+_LONGEST = 2**16  # characters of a path
 
 Report = Callable[[str], None]
 
@@ -128,8 +131,9 @@ class Stdin(Source):
     def __iter__(self) -> Iterator[Sample]:
         if isinstance(sys.stdin, io.TextIOWrapper):
             sys.stdin.reconfigure(errors="surrogateescape")  # names of files need not be UTF-8
-        lines = (line.rstrip("\r\n") for line in sys.stdin)
-        return _readable(((line, Path(line)) for line in lines if line), self.strict, self.on_bad)
+        return _readable(
+            ((line, Path(line)) for line in _lines() if line), self.strict, self.on_bad
+        )
 
 
 @dataclass
@@ -254,17 +258,25 @@ def batches(
 
 
 def _opened(spec: str, strict: bool, on_bad: Report) -> Source:
-    path = Path(spec).expanduser()
+    path = Path(os.path.expanduser(spec))
     camera = spec.removeprefix("camera:")
     if spec == "-":
         return Stdin(strict, on_bad)
-    if camera.isdecimal() and not path.exists():
+    if camera.isdecimal() and len(camera) < _DIGITS and not path.exists():
         return Video(f"camera {camera}", int(camera))
     if "://" in spec:
         return Video(spec, spec)
     if path.suffix.lower() in VIDEOS and path.is_file():
         return Video(spec, str(path))
     return Stored(open_images(spec), strict, on_bad)
+
+
+def _lines() -> Iterator[str]:
+    """Of stdin, which may be a device that never ends one."""
+    while line := sys.stdin.readline(_LONGEST):
+        if len(line) == _LONGEST:
+            raise ZottaError(f"stdin has a line of {_LONGEST} characters: expected a path a line")
+        yield line.rstrip("\r\n")
 
 
 def _readable(paths: Iterable[tuple[str, Path]], strict: bool, on_bad: Report) -> Iterator[Sample]:

@@ -7,7 +7,9 @@ length is held against the file. Only the orientation is read from the metadata.
 
 import re
 import struct
+import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from zotta_edge.errors import ZottaError
@@ -16,6 +18,9 @@ MAX_PIXELS = 64_000_000  # 192 MB decoded; OpenCV alone would let 3 GB through
 MAX_BYTES = 64 * 2**20
 
 _PNG = b"\x89PNG\r\n\x1a\n"
+_SAMPLES = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # of a pixel, by a PNG's colour type
+_SPARE = 2  # times the pixels that may stand in a PNG: interlaced ones take a little more
+_UNCHECKED, _PIECE = 2**20, 2**16  # bytes
 _PARTS = 2**16  # chunks of a file: walking millions of empty ones takes seconds
 _SEGMENTS, _PADDING = 2**12, 2**10  # of a JPEG's header, and bytes between two of them
 _SCAN_PIXELS = 16 * MAX_PIXELS  # of a JPEG: each of its scans goes over all pixels, a bit at a time
@@ -99,9 +104,31 @@ def _png(data: bytes) -> Still:
             kept[kind].append(data[at:end])
     if not kept[b"IHDR"] or not kept[b"IDAT"]:
         raise _UnfitError("it has no header or no pixels")
-    width, height = struct.unpack_from(">II", kept[b"IHDR"][0], 8)
+    width, height, bits, colour = struct.unpack_from(">IIBB", kept[b"IHDR"][0], 8)
+    if width * height <= MAX_PIXELS:  # else it is refused for that
+        row = 1 + width * bits * _SAMPLES.get(colour, 4) // 8
+        with suppress(zlib.error):  # which the decoder will tell
+            _check_unpacked(kept[b"IDAT"], _SPARE * height * row + 2**16)
     chunks = [chunk for same in kept.values() for chunk in same]
     return Still(b"".join([_PNG, *chunks]), width, height, orientation)
+
+
+def _check_unpacked(chunks: list[bytes], most: int) -> None:
+    """Refuse what unpacks to more than the pixels: libpng would unpack it all, to be thrown away.
+
+    1 MB unpacks to 1 GB at most, which takes as long as the largest image: it is not looked at.
+    """
+    if sum(map(len, chunks)) < _UNCHECKED:
+        return
+    stream = zlib.decompressobj()
+    for chunk in chunks:
+        for at in range(8, len(chunk) - 4, _PIECE):
+            left = chunk[at : min(at + _PIECE, len(chunk) - 4)]
+            while left and not stream.eof:
+                most -= len(stream.decompress(left, 2**20))
+                left = stream.unconsumed_tail
+                if most < 0:
+                    raise _UnfitError("its chunks hold far more than its pixels")
 
 
 def _png_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:

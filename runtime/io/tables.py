@@ -8,6 +8,7 @@ from zotta_edge.errors import ZottaError
 from zotta_edge.files import read_text
 from zotta_edge.runtime.io.images import EXTENSIONS
 
+_LINES = 2_000_000  # which take 0.6 GB
 UNLABELLED = ("", "-1")
 
 _NAMES = ("file", "filename", "file_name", "filepath", "path", "name", "image", "image_id",
@@ -15,7 +16,7 @@ _NAMES = ("file", "filename", "file_name", "filepath", "path", "name", "image", 
 _LABELS = ("label", "class", "target", "class_id", "class_index", "class_name", "y")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Row:
     """One image of a list."""
 
@@ -65,6 +66,8 @@ def is_image(name: str) -> bool:
 def _cells(path: Path) -> list[tuple[int, list[str]]]:
     """Line numbers and cells of the lines that are not empty."""
     lines = read_text(path, encoding="utf-8-sig").splitlines()
+    if len(lines) > _LINES:
+        raise ZottaError(f"{path} has {len(lines)} lines: at most {_LINES}")
     if not any(line.strip() for line in lines):
         raise ZottaError(f"{path} is empty: expected lines of name,label")
     separator = _separator(next(line for line in lines if line.strip()))

@@ -30,7 +30,7 @@ class Config(Options):
         None, "a calibrated model file; unset: the embedded digits", metavar="FILE"
     )
     host: str = option("127.0.0.1", "address to listen on; any but loopback needs a token")
-    port: int = option(8080, "port to listen on; 0: any free port", low=0, metavar="N")
+    port: int = option(8080, "port to listen on; 0: any free port", low=0, high=65535, metavar="N")
     token_file: Path | None = option(
         None,
         "file with the token that clients must send as `Authorization: Bearer TOKEN`",

@@ -4,7 +4,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any, ClassVar, TypeVar
 
 from zotta_edge.runtime.service.config import Config
@@ -40,6 +40,7 @@ class Served(ABC):
         self.draining = False
         self._store = Store(None if self.mode == "off" else config.state, name, config.save_every)
         self._prepare = ThreadPoolExecutor(_PREPARING, PREPARE)
+        self._one_long = asyncio.Lock()  # so that there is a thread for what does not take long
 
     def check_name(self, path: Mapping[str, str]) -> None:
         """Refuse a path that names another model or version."""
@@ -49,9 +50,10 @@ class Served(ABC):
         if version != VERSION:
             raise ServiceError(404, f"there is no version {version[:20]}: only {VERSION}")
 
-    async def in_thread(self, work: Callable[[], T]) -> T:
-        """Run `work` in a thread, beside the event loop."""
-        return await asyncio.get_running_loop().run_in_executor(self._prepare, work)
+    async def in_thread(self, work: Callable[[], T], long: bool = False) -> T:
+        """Run `work` in a thread, beside the event loop; one that takes long at a time."""
+        async with self._one_long if long else nullcontext():
+            return await asyncio.get_running_loop().run_in_executor(self._prepare, work)
 
     def snapshots(self) -> list[Snapshot]:
         return self._store.snapshots()

@@ -13,6 +13,7 @@ import numpy as np
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import Floats
+from zotta_edge.json_numbers import finite
 from zotta_edge.runtime.adaptive import AdaptiveModel, Result
 from zotta_edge.runtime.engine.model_info import image_axes
 from zotta_edge.runtime.service.config import Config
@@ -21,7 +22,7 @@ from zotta_edge.runtime.service.learning.batching import READER, Batcher
 from zotta_edge.runtime.service.learning.snapshots import Snapshot
 from zotta_edge.runtime.service.learning.worker import Learned, Report, Writer, joined
 from zotta_edge.runtime.service.observe.metrics import Metrics
-from zotta_edge.runtime.service.observe.monitor import Monitor, finite, label
+from zotta_edge.runtime.service.observe.monitor import Monitor, label
 from zotta_edge.runtime.service.served import PREPARE, Served
 
 log = logging.getLogger(__name__)

@@ -121,7 +121,7 @@ def _read(path: Path) -> tuple[dict[str, str], dict[str, NDArray[Any]]]:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             return dict(file.metadata() or {}), arrays
     except (SafetensorError, ValueError, TypeError, KeyError, MemoryError) as error:
-        raise ZottaError(f"{path} is damaged or no state file ({error}): delete it") from error
+        raise ZottaError(f"{path} is damaged or no state file ({error}): name another") from error
     except OSError as error:
         raise ZottaError(f"cannot read {path}: {error.strerror or error}") from error
 

@@ -16,6 +16,8 @@ def claim(path: str | Path) -> Iterator[None]:
     The lock is the operating system's, on a file of its own beside the state, and ends with the
     process however that ends.
     """
+    if not Path(path).name:  # `.` or `/`
+        raise ZottaError(f"cannot keep a state at {path}: it is a folder")
     lock = Path(path).with_name(f".{Path(path).name}.lock")
     handle = _locked(lock, path)
     try:

@@ -37,7 +37,7 @@ class Distance:
 
     def __init__(self, source: Floats, settings: GuardSettings, events: Events) -> None:
         self._source, self._settings, self._events = source, settings, events
-        self._norm = float(np.linalg.norm(source))
+        self._norm = float(np.linalg.norm(source)) or 1.0  # 0 in a forged file alone
 
     def __call__(self, theta: Floats) -> float:
         return float(np.linalg.norm(theta - self._source)) / self._norm

@@ -3,12 +3,15 @@
 import argparse
 import os
 import shlex
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from io import TextIOWrapper
 
-from zotta_edge.errors import ZottaError
+from zotta_edge.errors import ZottaError, visible
 from zotta_edge.version import __version__
 
 COMMANDS = ("export", "calibrate", "inspect", "adapt", "generate", "serve", "bench", "corrupt")
@@ -21,19 +24,54 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # its threads would wait beside the model's
     given = list(sys.argv[1:] if arguments is None else arguments)
     _show_any_text()
-    args = parser().parse_args(given)
-    args.command = shlex.join(["zotta-edge", *given])  # goes with every number it makes
+    with _ctrl_c() as stopped:
+        try:
+            return _run(given)
+        except KeyboardInterrupt as stop:  # its text says what was kept
+            return _interrupted(str(stop))
+        except Exception as error:
+            if stopped.is_set():  # what libraries make of it: a damaged module, a failed export
+                return _interrupted()
+            if not isinstance(error, ZottaError | MemoryError | OSError):
+                raise
+            print(f"zotta-edge: error: {_one_line(error)}", file=sys.stderr)
+            return 1
+
+
+def _run(given: list[str]) -> int:
     try:
+        args = parser().parse_args(given)
+        args.command = shlex.join(["zotta-edge", *given])  # goes with every number it makes
         return int(args.run(args))
     except BrokenPipeError:  # the reader went away (`| head`): no error of ours
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing left to flush
         return _READER_GONE
-    except (ZottaError, MemoryError, OSError) as error:
-        print(f"zotta-edge: error: {_one_line(error)}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt as stop:  # its text says what was kept
-        print(": ".join(filter(None, ["zotta-edge: interrupted", str(stop)])), file=sys.stderr)
-        return 130
+
+
+def _interrupted(kept: str = "") -> int:
+    print(": ".join(filter(None, ["zotta-edge: interrupted", kept])), file=sys.stderr)
+    return 130
+
+
+@contextmanager
+def _ctrl_c() -> Iterator[threading.Event]:
+    """An event that is set by Ctrl-C, which raises KeyboardInterrupt as ever."""
+    stopped = threading.Event()
+
+    def stop(number: int, frame: object) -> None:
+        stopped.set()
+        raise KeyboardInterrupt
+
+    before = signal.getsignal(signal.SIGINT)
+    ours = threading.current_thread() is threading.main_thread()
+    if not ours or before is not signal.default_int_handler:  # ignored, or another program's
+        yield stopped
+        return
+    signal.signal(signal.SIGINT, stop)
+    try:
+        yield stopped
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -67,7 +105,7 @@ def _show_any_text() -> None:
 def _one_line(error: BaseException) -> str:
     if isinstance(error, MemoryError):
         return "out of memory: try a smaller --batch-size"
-    return " ".join(str(error).split()) or type(error).__name__
+    return visible(" ".join(str(error).split())) or type(error).__name__
 
 
 if __name__ == "__main__":

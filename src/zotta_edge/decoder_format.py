@@ -16,6 +16,7 @@ import numpy as np
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import FORMAT_VERSION, Floats, Preprocessing, Recipe
 from zotta_edge.format.damage import refuse_other_version, refusing_damage
+from zotta_edge.format.kinds import check_kinds, check_numbers
 from zotta_edge.format.packing import decode, encode
 from zotta_edge.format.preprocessing import preprocessing_from_item
 
@@ -29,7 +30,7 @@ IMAGE_ROWS = "image_embeds"  # overridable, rows that replace image tokens
 PROMPT_PLACE, IMAGE_PLACE = "{prompt}", "{image}"  # in a template
 _FLAGS = ("cache", "broadcasts", "pads")  # of `DecoderInfo`
 _LARGEST = 2**31
-_LONGEST_TOKENIZER = 1 << 28  # bytes, unpacked
+_LONGEST_TOKENIZER = 1 << 26  # bytes, unpacked
 
 
 @dataclass(frozen=True)
@@ -181,6 +182,9 @@ def _vision(item: dict[str, Any]) -> Vision:
 
 def _check(info: DecoderInfo) -> None:
     """Refuse values of the right kind that no decoder has."""
+    seen = (info.vision, info.vision.preprocessing) if info.vision else ()
+    check_kinds(info.shape, *info.norms, info.recipe, info.prompting, *seen)
+    check_numbers(info.checks)
     sizes = asdict(info.shape).values()
     if any(type(size) is not int or not 0 < size < _LARGEST for size in sizes):
         raise ValueError(f"sizes {list(sizes)}")

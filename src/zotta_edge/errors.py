@@ -19,3 +19,12 @@ def one_line(error: BaseException) -> str:
     'wrong shape'
     """
     return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+def visible(text: str) -> str:
+    """On one line, with no character that acts on a terminal: names of files hold any of them.
+
+    >>> visible("a\\n\\x1b[2Jb.png")
+    'a\\\\n\\\\x1b[2Jb.png'
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -7,9 +7,10 @@ class Config(Options):
 
 import difflib
 import math
+import reprlib
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
@@ -25,6 +26,7 @@ _EXPECTED = {
     Path: "a path",
     tuple: "a list of layer indices such as [3, 4, 5]",
 }
+_SHOWN = 40  # characters of an unknown name
 
 
 def option(
@@ -86,13 +88,13 @@ class Option:
             return text
 
     def _check_range(self, number: float) -> None:
-        if not (self.low <= number <= self.high and math.isfinite(number)):
+        if not self.low <= number <= self.high or abs(number) == math.inf:
             low, high = f"{self.low:g}", f"{self.high:g}"
             limits = f"at least {low}" if self.high == math.inf else f"from {low} to {high}"
-            raise ZottaError(f"{self.name} is {number}: expected a number {limits}")
+            raise ZottaError(f"{self.name} is {_shown(number)}: expected a number {limits}")
 
     def _refuse(self, value: Any, expected: str) -> None:
-        raise ZottaError(f"{self.name} is {value!r}: expected {expected}")
+        raise ZottaError(f"{self.name} is {_shown(value)}: expected {expected}")
 
 
 @dataclass(frozen=True)
@@ -130,9 +132,9 @@ class Options:
         known = [each.name for each in describe(type(self))]
         for name in values:
             if name not in known:
-                near = difflib.get_close_matches(name, known, 1)
+                near = difflib.get_close_matches(name[:_SHOWN], known, 1)
                 hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-                raise ZottaError(f"no {self.noun} is called {name}: {hint}")
+                raise ZottaError(f"no {self.noun} is called {name[:_SHOWN]}: {hint}")
         return replace(self, **values)
 
     def override(self, assignments: Iterable[str]) -> Self:
@@ -181,7 +183,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     """The tables of a TOML file, or one line that says what is wrong with it."""
     try:
         return tomllib.loads(read_text(path))
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: also a number of 5,000 digits
         raise ZottaError(f"{path} is not valid TOML: {error}") from error
 
 
@@ -212,7 +214,8 @@ def _convert(value: Any, kind: type) -> Any:
     if kind is Path:
         return Path(value) if isinstance(value, str | Path) else None
     if kind is float and type(value) is int:
-        return float(value)
+        with suppress(OverflowError):  # hundreds of digits
+            return float(value)
     return value if type(value) is kind else None
 
 
@@ -220,5 +223,10 @@ def _toml_value(text: str) -> Any:
     """A TOML value, or the text itself where it is a bare word."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
+
+
+def _shown(value: Any) -> str:
+    """A value in an error: requests may hold megabytes, and lists in lists in lists."""
+    return reprlib.repr(value)

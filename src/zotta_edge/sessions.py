@@ -67,7 +67,7 @@ def open_session(
             f"{name} keeps its weights in other files, which zotta-edge does not read: "
             "export it again into a single file"
         )
-    source = model if isinstance(model, bytes) else str(model)
+    source = model if isinstance(model, bytes) else _text(model)
     try:
         session = ort.InferenceSession(
             source,
@@ -83,6 +83,15 @@ def open_session(
             f"check its driver and libraries, or use --provider cpu"
         )
     return session
+
+
+def _text(path: str | Path) -> str:
+    try:
+        return str(path).encode().decode()
+    except UnicodeEncodeError as error:
+        raise ZottaError(
+            f"the path {path} is not UTF-8, and onnxruntime reads no other: rename it"
+        ) from error
 
 
 def has_external_data(model: str | Path | bytes) -> bool:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import shlex
 import shutil
 import signal
@@ -19,8 +20,10 @@ import pytest
 
 from zotta_edge import AdaptiveModel, Settings
 from zotta_edge.__main__ import main
+from zotta_edge.bench.report.results import read_outcomes
 from zotta_edge.bench.run.trial import LETTERS, Task
 from zotta_edge.corruptions import corrupt
+from zotta_edge.errors import ZottaError
 from zotta_edge.models import embedded
 from zotta_edge.runtime.adaptive import Result
 from zotta_edge.runtime.io.arrays import load_images
@@ -385,6 +388,18 @@ def test_a_model_behind_a_relative_link(tmp_path: Path) -> None:
     assert main(arguments(tmp_path / "out", *asked, "--corruptions", "fog")) == 0
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="names are bytes on Linux alone")
+def test_a_name_that_is_not_utf8(tmp_path: Path) -> None:
+    """All was measured, and no report could be written."""
+    data = tmp_path / os.fsdecode(b"caf\xe9.npz")
+    data.write_bytes(embedded.STREAM.read_bytes())
+    asked = ["--data", str(data), "--model", str(embedded.MODEL), "--images", "16"]
+    asked += ["--methods", "none", "--corruptions", "fog", "--shared"]
+    assert main(["bench", "--output", str(tmp_path / "out"), *asked]) == 0
+    for name in ("results.csv", "report.html", "table.md"):
+        assert "caf\\udce9" in (tmp_path / "out" / name).read_text(encoding="utf-8")
+
+
 def test_a_method_that_does_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["--variant", "deep=zotta;layers=[99]"]
     assert main(arguments(tmp_path / "out", *asked)) == 1
@@ -392,6 +407,13 @@ def test_a_method_that_does_not_fit(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "deep does not fit" in error
     assert "99" in error
     assert not list((tmp_path / "out").glob("conditions/*"))
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", "null", "1", "[" * 100_000, '{"condition": 1}'])
+def test_a_damaged_condition_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "one.json").write_text(text)
+    with pytest.raises(ZottaError, match=r"one\.json is damaged: delete it and run again"):
+        read_outcomes([tmp_path / "one.json"])
 
 
 def test_a_damaged_image_is_found_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

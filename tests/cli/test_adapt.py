@@ -15,6 +15,7 @@ import pytest
 
 from zotta_edge import AdaptiveModel
 from zotta_edge.__main__ import main
+from zotta_edge.errors import ZottaError
 
 COUNT = 48
 
@@ -234,6 +235,29 @@ def _wait_for(condition, seconds: float = 300) -> None:
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.05)
+
+
+@pytest.mark.parametrize("part", ["configure", "run"])
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, ImportError, ZottaError])
+def test_ctrl_c_while_modules_are_imported(
+    part: str,
+    kind: type[BaseException],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """In the middle of NumPy's import, it comes out as an ImportError about a bad installation."""
+
+    def interrupted(_: object) -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise kind from None
+
+    monkeypatch.setattr(f"zotta_edge.cli.inspect.{part}", interrupted)
+    before = signal.getsignal(signal.SIGINT)
+    assert main(["inspect", "model.onnx"]) == 130
+    assert capsys.readouterr().err == "zotta-edge: interrupted\n"
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_second_process_with_the_same_state_is_refused(site: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 import ast
+import json
 import re
 import shlex
 import shutil
@@ -201,6 +202,13 @@ def test_commands_of_help_texts_run(command: str, workplace: Path) -> None:
             arguments, cwd=workplace, capture_output=True, text=True, check=False, input=paths
         )
         assert done.returncode == 0, f"{text}: {done.stderr}"
+
+
+@pytest.mark.parametrize("model", [embedded.MODEL, embedded.RESNET, embedded.VLM])
+def test_inspect_for_machines(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of every calibrated file it had ended in a traceback."""
+    assert main(["inspect", "--json", str(model)]) == 0
+    assert json.loads(capsys.readouterr().out)["exported"]
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,25 @@ def test_questions_nested_too_deep_are_no_json(
     assert "q.jsonl:1 is no JSON" in line
 
 
+def test_half_of_a_surrogate_pair_is_written_as_it_came(path: Path, tmp_path: Path) -> None:
+    """All questions were answered, and then none was written."""
+    questions, output = tmp_path / "q.jsonl", tmp_path / "out.jsonl"
+    questions.write_text('{"prompt": "a", "note": "\\ud800"}')
+    command = ["generate", "--model", str(path), "--jsonl", str(questions)]
+    assert main([*command, "--output", str(output)]) == 0
+    assert json.loads(output.read_text())["note"] == "\ud800"
+
+
+@pytest.mark.parametrize("raw", [[], ["--raw"]])
+def test_a_prompt_of_megabytes_is_not_turned_into_tokens(
+    path: Path, raw: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "q.jsonl").write_text(json.dumps({"prompt": "a" * 10**6}))
+    questions = ["--jsonl", str(tmp_path / "q.jsonl")]
+    assert main(["generate", "--model", str(path), *questions, *raw]) == 1
+    assert "the prompt has 1000000 characters: at most" in capsys.readouterr().err
+
+
 def test_a_terminal_that_lacks_a_character(path: Path, tmp_path: Path) -> None:
     (tmp_path / "q.jsonl").write_text('{"prompt": "a \u4e2d"}', encoding="utf-8")
     command = [sys.executable, "-m", "zotta_edge", "generate", "--model", str(path), "--jsonl"]

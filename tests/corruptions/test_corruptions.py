@@ -512,6 +512,7 @@ def test_command_corrupts_arrays_and_keeps_labels(tmp_path: Path) -> None:
     [
         ({"--corruption": "rain"}, "unknown corruption 'rain'"),
         ({"--severity": "9"}, "severity 9"),
+        ({"--seed": "-1"}, "expected 0 or more"),
         ({"-o": "{}/all.npz", "--corruption": "all"}, "give a folder for 15"),
         ({"-o": "{}/sizes.npz"}, "differ in size"),
         ({"": "{}/absent"}, "does not exist"),
@@ -531,6 +532,25 @@ def test_command_refuses(
     error = capsys.readouterr().err.splitlines()
     assert message in error[-1]
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["{folder}/a.png", "../photos/a.png", "."])
+def test_command_writes_below_its_output_alone(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A list of paths had every photograph replaced by its corrupted copy."""
+    photo = tmp_path / "photos" / "a.png"
+    photo.parent.mkdir()
+    cv2.imwrite(str(photo), np.full((32, 32, 3), 90, np.uint8))
+    before = photo.read_bytes()
+    listed = tmp_path / "lists" / "list.csv"
+    listed.parent.mkdir()
+    listed.write_text(name.format(folder=photo.parent) + ",1\n")
+    out = tmp_path / "out"
+    assert main(["corrupt", str(listed), "-o", str(out), "--corruption", "fog"]) == 1
+    assert "would not lie in OUT" in capsys.readouterr().err
+    assert photo.read_bytes() == before
+    assert not out.exists()
 
 
 def test_command_reports_what_it_skips(

@@ -134,6 +134,28 @@ def test_gguf_comes_back(tmp_path: Path) -> None:
         read_gguf(tmp_path / "half.gguf")
 
 
+LIST, LISTED = struct.pack("<Q", 1) + b"a" + struct.pack("<I", 9), struct.Struct("<IQ")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        (1, LIST + LISTED.pack(4, 2**60)),  # was read for ever, into 5 GB in a minute
+        (1, LIST + LISTED.pack(9, 1) * 5000),
+        (2, (struct.pack("<Q", 1) + b"a" + struct.pack("<II", 4, 1)) * 2),
+        (2**63, b""),
+    ],
+    ids=["endless", "deep", "twice", "many"],
+)
+def test_damaged_ggufs_are_one_line(tmp_path: Path, fields: tuple[int, bytes]) -> None:
+    count, content = fields
+    head = b"GGUF" + struct.pack("<IQQ", 3, 0, count)
+    (tmp_path / "x.gguf").write_bytes(head + content + bytes(64))
+    with pytest.raises(ZottaError, match="not a GGUF file, or is damaged") as said:
+        read_gguf(tmp_path / "x.gguf")
+    assert "\n" not in str(said.value)
+
+
 @pytest.mark.parametrize(
     ("part", "other", "said"),
     [(b"{{", b"{%", "chat template"), (b"llama", b"ll\xffma", "damaged")],

@@ -11,8 +11,9 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 from zotta_edge.errors import ZottaError
+from zotta_edge.json_numbers import finite
 from zotta_edge.runtime.generate.model import AdaptiveDecoder
-from zotta_edge.runtime.generate.prompts import Prompt, check_prompt
+from zotta_edge.runtime.generate.prompts import Prompt, check_prompt, longest
 from zotta_edge.runtime.generate.questions import Question
 from zotta_edge.runtime.io.images import Image
 from zotta_edge.runtime.service.config import Config
@@ -21,7 +22,6 @@ from zotta_edge.runtime.service.http import generate_protocol as protocol
 from zotta_edge.runtime.service.learning.snapshots import Snapshot
 from zotta_edge.runtime.service.observe.event_log import EventLog
 from zotta_edge.runtime.service.observe.metrics import Metrics
-from zotta_edge.runtime.service.observe.monitor import finite
 from zotta_edge.runtime.service.served import PREPARE, Served
 
 log = logging.getLogger(__name__)
@@ -75,8 +75,8 @@ class GenerateService(Served):
 
     @property
     def longest(self) -> int:
-        """Characters that a prompt may have; few tokens have more than 32."""
-        return 32 * self.model.info.shape.context
+        """Characters that a prompt may have."""
+        return longest(self.model.info)
 
     async def prompt(self, asked: protocol.GenerateRequest, image: Image | None) -> Prompt:
         """The tokens of a question and what its image looks like to the model, checked."""

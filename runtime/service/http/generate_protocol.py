@@ -15,11 +15,10 @@ from zotta_edge.options import describe, option
 from zotta_edge.runtime.generate.sampling import SamplingSettings
 from zotta_edge.runtime.generate.settings import GenerationSettings
 from zotta_edge.runtime.service.http.errors import ServiceError
-from zotta_edge.runtime.service.http.protocol import VERSION, as_object, read_json
+from zotta_edge.runtime.service.http.protocol import VERSION, as_object, identity, read_json
 
 _TEXT, _IMAGE, _STOP = "text_input", "image", "stop"
 _STOPS = 5  # the protocol's limit
-_ID = 1000  # characters; every event of a stream repeats it
 _BASE64 = "base64,"  # the end of what data URLs begin with
 
 
@@ -61,16 +60,15 @@ def parse(body: bytes, longest: int) -> GenerateRequest:
     Parameters(temperature=0.0, top_k=0, top_p=1.0, seed=0, max_tokens=4, adapt=True, stream=False)
     """
     request = dict(as_object(read_json(body), "the request"))
-    text, image, identity = (request.pop(name, None) for name in (_TEXT, _IMAGE, "id"))
+    text, image, name = (request.pop(key, None) for key in (_TEXT, _IMAGE, "id"))
+    name = identity(name)
     given = as_object(request.pop("parameters", {}), "parameters")
     given = request | given
     stop = given.pop(_STOP, [])
-    if identity is not None and not (isinstance(identity, str) and len(identity) <= _ID):
-        raise ServiceError(400, f"id must be a text of at most {_ID} characters")
     checked, stops = _text(text, longest), _stops(stop)
-    _check_unicode([checked, identity or "", *stops, *given])
+    _check_unicode([checked, name or "", *stops, *given])
     parameters = Parameters().replace(given)
-    return GenerateRequest(checked, _file(image), stops, parameters, identity)
+    return GenerateRequest(checked, _file(image), stops, parameters, name)
 
 
 def _check_unicode(texts: Iterable[str]) -> None:

@@ -71,7 +71,7 @@ class GenerateRoutes:
             return None
         if vision is None:
             raise ServiceError(400, "the model reads text alone: leave the image out")
-        _, image = await self._service.in_thread(partial(decoded, file, vision.preprocessing))
+        _, image = await decoded(file, vision.preprocessing, self._service)
         return image
 
     async def _answer(self, asked: protocol.GenerateRequest, prompt: Prompt) -> AsyncGenerator[str]:

@@ -97,7 +97,7 @@ class InferenceRoutes:
         """The pixels the network will see: few, however large the photographs were."""
         images, pixels = [], 0
         for file in files:
-            size, image = await self._service.in_thread(partial(decoded, file, self._pixels))
+            size, image = await decoded(file, self._pixels, self._service)
             pixels += size
             check_pixels(pixels, self._limit)
             images.append(image)

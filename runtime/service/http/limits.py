@@ -5,16 +5,18 @@ import time
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 
 from starlette.requests import Request
 
 from zotta_edge.format import Preprocessing
-from zotta_edge.runtime.io.images import Image, decode
+from zotta_edge.runtime.io.images import Image, decode_still
 from zotta_edge.runtime.io.preprocessing import fit
-from zotta_edge.runtime.io.stills import MAX_PIXELS
+from zotta_edge.runtime.io.stills import MAX_PIXELS, still
 from zotta_edge.runtime.memory import give_back
 from zotta_edge.runtime.service.config import Config
 from zotta_edge.runtime.service.http.errors import ServiceError, busy
+from zotta_edge.runtime.service.served import Served
 
 _SECONDS = 30.0  # in which a body must have arrived
 _STALL = 5.0  # seconds without a byte of it
@@ -23,6 +25,7 @@ _BODIES = 8  # of the largest kind, that may be on their way together
 _YOUNG = 2.0  # seconds in which no body makes room for others
 _ANSWERED = 10.0  # seconds between two times that freed memory is given back
 _LONGEST = 8  # ratio of an image's sides, at most: resizing costs that much more
+_LARGE = 4_000_000  # pixels, from which on an image keeps a thread busy for too long
 _PIXELS = 8  # in all, for each byte of the largest body; photographs have at most one a bit
 _WINDOW_BITS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
@@ -211,11 +214,18 @@ def check_pixels(pixels: int, limit: int) -> None:
         raise ServiceError(413, f"more than {most // 10**6} million pixels in one request")
 
 
-def decoded(file: bytes, pixels: Preprocessing) -> tuple[int, Image]:
+async def decoded(file: bytes, pixels: Preprocessing, service: Served) -> tuple[int, Image]:
     """How many pixels an image file has, and those of its resized image."""
-    image = decode(file)
-    check_proportions(image)
-    return image.shape[0] * image.shape[1], fit(image, pixels)
+
+    def fitted() -> Image:
+        image = decode_still(found)
+        check_proportions(image)
+        return fit(image, pixels)
+
+    taking_apart = partial(still, file, "the image")
+    found = await service.in_thread(taking_apart, long=len(file) > _FREE)
+    size = found.width * found.height
+    return size, await service.in_thread(fitted, long=size > _LARGE)
 
 
 def check_proportions(image: Image) -> None:

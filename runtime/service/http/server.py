@@ -39,7 +39,7 @@ def listen(host: str, port: int) -> socket.socket:
         bound = socket.socket(family, kind, protocol)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:  # UnicodeError: no name of a host
         reason = getattr(error, "strerror", None) or str(error)
         raise ZottaError(f"cannot listen on {host}:{port}: {reason}") from error
     return bound

@@ -128,7 +128,8 @@ class Store:
         # The new snapshot stays, even if the clock went back and it looks like the oldest.
         others = [snapshot for snapshot in self.snapshots() if snapshot.id != name]
         for old in others[KEPT - 1 :]:
-            self._path(old.id).unlink(missing_ok=True)
+            with suppress(OSError):  # not ours to remove
+                self._path(old.id).unlink()
         taken = _snapshot(path)
         assert taken is not None
         return taken
@@ -155,7 +156,7 @@ class Store:
 
 def _snapshot(path: Path) -> Snapshot | None:
     name = _ID.fullmatch(path.stem)
-    if name is None:
+    if name is None or not path.is_file():
         return None
     try:
         when = datetime.strptime(name[1], f"{_WHEN}Z").replace(tzinfo=UTC)

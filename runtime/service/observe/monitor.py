@@ -1,14 +1,13 @@
 """The figures behind the dashboard and the API: recent answers, latencies and the drift."""
 
-import math
 import time
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from zotta_edge.format import ModelInfo
+from zotta_edge.json_numbers import finite
 from zotta_edge.runtime.adaptive import Result
 from zotta_edge.runtime.service.learning.worker import Learned, Report
 from zotta_edge.runtime.service.observe.event_log import EventLog
@@ -121,20 +120,3 @@ class Monitor:
 
 def label(info: ModelInfo, index: int) -> str:
     return info.labels[index] if info.labels else str(index)
-
-
-def finite(value: Any) -> Any:
-    """The same value with None for NaN and infinities, which JSON does not have.
-
-    >>> finite({"drift": float("nan"), "layers": [1.5, float("inf")]})
-    {'drift': None, 'layers': [1.5, None]}
-    """
-    if isinstance(value, Mapping):
-        return {str(key): finite(entry) for key, entry in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [finite(entry) for entry in value]
-    if isinstance(value, np.generic):
-        return finite(value.item())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

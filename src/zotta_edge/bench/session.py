@@ -175,7 +175,8 @@ def write_results(request: Request, plan: Plan, runner: Runner) -> dict[Protocol
     write_report(runner.output / "report.html", summaries, about)
     markdown = [table(protocol, own).markdown() for protocol, own in summaries.items()]
     with replacing(runner.output / "table.md") as temporary:
-        temporary.write_text("\n\n".join([f"    {runner.record['command']}", *markdown]) + "\n")
+        text = "\n\n".join([f"    {runner.record['command']}", *markdown]) + "\n"
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
     return summaries
 
 

@@ -8,8 +8,10 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zotta_edge.errors import ZottaError
+from zotta_edge.cli.numbers import positive
+from zotta_edge.errors import ZottaError, visible
 from zotta_edge.files import check_writable, replacing
+from zotta_edge.json_numbers import finite
 from zotta_edge.progress import Progress
 
 if TYPE_CHECKING:
@@ -55,8 +57,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="CSV",
         help="name,label lines, to score; `folders`: class folders in the order of the classes",
     )
-    parser.add_argument("--batch-size", type=_positive, default=16, metavar="N", help="default: 16")
-    parser.add_argument("--limit", type=_positive, metavar="N", help="stop after N images")
+    parser.add_argument("--batch-size", type=positive, default=16, metavar="N", help="default: 16")
+    parser.add_argument("--limit", type=positive, metavar="N", help="stop after N images")
     parser.add_argument("--strict", action="store_true", help="fail on an unreadable image")
     group = parser.add_argument_group("adaptation")
     group.add_argument(
@@ -99,7 +101,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--format", choices=("csv", "jsonl"), help="of the predictions; default: as FILE ends, csv"
     )
     group.add_argument(
-        "--top-k", type=_positive, default=1, metavar="K", help="classes to write for each image"
+        "--top-k", type=positive, default=1, metavar="K", help="classes to write for each image"
     )
     group.add_argument("--report", type=Path, metavar="JSON", help="accuracy, cost and settings")
     group.add_argument("--json", action="store_true", help="print the report as JSON")
@@ -110,7 +112,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     group = parser.add_argument_group("execution")
     group.add_argument("--provider", metavar="NAME", help="cpu (default), cuda, tensorrt, ...")
-    group.add_argument("--threads", type=_positive, metavar="N", help="default: physical cores")
+    group.add_argument("--threads", type=positive, metavar="N", help="default: physical cores")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -150,7 +152,7 @@ def _adapt(args: argparse.Namespace, settings: "Settings") -> int:
         whole = args.output is not None and (info.outputs or args.output.suffix == ".npz")
         table = None if whole else args.output
         with (
-            predictions_to(table, info.labels, args.top_k, args.format) as write,
+            predictions_to(table, info.labels, min(args.top_k, info.classes), args.format) as write,
             outputs_to(args.output) if whole else nullcontext(_nothing) as keep,
             Progress("adapting", len(source) or None) as progress,
         ):
@@ -191,7 +193,7 @@ def _report(args: argparse.Namespace, model: "AdaptiveModel", tally: "Tally") ->
     from zotta_edge.runtime.io.predictions import STDOUT
     from zotta_edge.runtime.job import report
 
-    numbers = report(model, args.model, tally)
+    numbers = finite(report(model, args.model, tally))
     as_json = json.dumps(numbers, indent=2)
     if args.report:
         with replacing(args.report) as temporary:
@@ -260,15 +262,8 @@ def _summary(report: dict[str, Any], tally: "Tally") -> str:
 
 
 def _report_bad(message: str) -> None:
-    print(f"skipped: {message}", file=sys.stderr)
+    print(f"skipped: {visible(message)}", file=sys.stderr)
 
 
 def _nothing(names: object, outputs: object) -> None:
     """Where no outputs are kept."""
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
-    return value

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zotta_edge.cli.numbers import positive
 from zotta_edge.errors import ZottaError
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--classes", type=Path, metavar="FILE", help="folder name of each class, one a line"
     )
     group.add_argument(
-        "--images", type=_positive, metavar="N", help="of each corruption (default: 500)"
+        "--images", type=positive, metavar="N", help="of each corruption (default: 500)"
     )
     group.add_argument(
         "--rows", type=_rows, default=(0, None), metavar="A:B", help="draw from these images only"
@@ -103,13 +104,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--batch-size", type=_numbers, default=(64,), metavar="N", help="default: 64"
     )
     group.add_argument(
-        "--seeds", type=_positive, default=1, metavar="N", help="how many seeds (default: 1)"
+        "--seeds", type=positive, default=1, metavar="N", help="how many seeds (default: 1)"
     )
     group = parser.add_argument_group("execution")
     group.add_argument("--quick", action="store_true", help="4 corruptions, 200 images of each")
     group.add_argument(
         "--jobs",
-        type=_positive,
+        type=positive,
         metavar="N",
         help="conditions to run at a time (default: one a core)",
     )
@@ -231,15 +232,8 @@ def _corruptions(args: argparse.Namespace, held: Sequence[str]) -> tuple[str, ..
     return tuple(dict.fromkeys(names))
 
 
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
-    return value
-
-
 def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(_positive(part) for part in text.split(","))
+    return tuple(positive(part) for part in text.split(","))
 
 
 def _words(text: str) -> tuple[str, ...]:

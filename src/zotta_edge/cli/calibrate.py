@@ -54,6 +54,7 @@ for the source; they are the easy ones, so give a source where there is any. It 
 
   zotta-edge calibrate vit_int8.onnx --stream camera/ --source photos/ --samples 64
 """
+_DIGITS = 6  # no network has so many layers
 RULES = ("purity", "all", "parameters", "gradient", "influence")
 
 
@@ -206,7 +207,8 @@ def parse_layers(text: str | None) -> tuple[int, ...] | None:
     for part in text.split(","):
         first, dash, last = (piece.strip() for piece in part.partition("-"))
         ends = (first, last) if dash else (first, first)
-        if not all(end.isdecimal() for end in ends) or int(ends[0]) > int(ends[1]):
+        known = all(end.isdecimal() and len(end) < _DIGITS for end in ends)
+        if not known or int(ends[0]) > int(ends[1]):
             raise ZottaError(f"--layers {text!r} is not a list of layers such as 3,4,5 or 3-5")
         chosen += range(int(ends[0]), int(ends[1]) + 1)
     return tuple(chosen)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from zotta_edge.errors import ZottaError
+from zotta_edge.errors import ZottaError, visible
 from zotta_edge.files import replacing
 from zotta_edge.progress import Progress
 
@@ -88,6 +88,8 @@ def run(args: argparse.Namespace) -> int:
             f"the length of {args.input} is not known: expected a folder, a glob, an array or a "
             "video"
         )
+    if args.seed < 0:
+        raise ZottaError(f"the seed is {args.seed}: expected 0 or more")
     jobs = _jobs(args, source)
     _check_names(source)
     for job in jobs:
@@ -147,8 +149,15 @@ def _check_free(output: Path, force: bool) -> None:
 
 
 def _check_names(source: "Source") -> None:
-    """`a.jpg` and `a.png` would both become `a.png`."""
-    stems = Counter(PurePosixPath(name).with_suffix("") for name in source.names())
+    """`a.jpg` and `a.png` would both become `a.png`; `/photos/a.png` would replace itself."""
+    names = [PurePosixPath(name) for name in source.names()]
+    for name in names:
+        if name.is_absolute() or ".." in name.parts or not name.name:
+            raise ZottaError(
+                f"{source.name} names {name}, whose copy would not lie in OUT: expected names "
+                "below its own folder"
+            )
+    stems = Counter(name.with_suffix("") for name in names)
     twice = [stem for stem, count in stems.items() if count > 1]
     if twice:
         raise ZottaError(f"{source.name} has two images called {twice[0]}: rename one of them")
@@ -205,10 +214,10 @@ def _noting(samples: Iterable["Sample"], names: deque[str]) -> Iterator["Image"]
 def _encoded(image: "Image", extension: str) -> bytes:
     import cv2
 
-    quality = [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY, cv2.IMWRITE_PNG_COMPRESSION, 1]
+    png, jpeg = (cv2.IMWRITE_PNG_COMPRESSION, 1), (cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY)
     bgr = image[..., ::-1] if image.ndim == 3 and image.shape[2] == 3 else image
-    return bytes(cv2.imencode(f".{extension}", bgr, quality)[1])
+    return bytes(cv2.imencode(f".{extension}", bgr, png if extension == "png" else jpeg)[1])
 
 
 def _report_bad(message: str) -> None:
-    print(f"skipped: {message}", file=sys.stderr)
+    print(f"skipped: {visible(message)}", file=sys.stderr)

@@ -35,6 +35,8 @@ and, where labels are known, are right most often. It says how sure that is, and
   zotta-edge export deit_tiny.onnx -o deit_int8.onnx --data photos/
 """
 
+_LARGEST = 10**6  # side of an image
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="SOURCE", nargs="?", help="what to export (see above)")
@@ -201,7 +203,9 @@ def _size(text: str | None) -> tuple[int, int] | None:
     if text is None:
         return None
     parts = text.lower().split("x")
-    if len(parts) > 2 or not all(part.isdigit() and int(part) for part in parts):
+    if len(parts) > 2 or not all(
+        part.isdecimal() and 0 < int(part[:9]) < _LARGEST for part in parts
+    ):
         raise ZottaError(f"--size {text!r} is not a size such as 224 or 224x320")
     return int(parts[0]), int(parts[-1])
 

@@ -1,6 +1,7 @@
 """`zotta-edge generate`"""
 
 import argparse
+import io
 import json
 import sys
 import time
@@ -10,9 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zotta_edge.cli import generate_demo
+from zotta_edge.cli.numbers import positive
 from zotta_edge.cli.questions_file import is_right, read_questions
 from zotta_edge.errors import ZottaError
 from zotta_edge.files import check_writable, replacing
+from zotta_edge.json_numbers import finite
 from zotta_edge.progress import Progress
 
 if TYPE_CHECKING:
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 
 # What says nothing without a question, in which case the embedded model has its own.
 _OF_QUESTIONS = ("model", "image", "answers", "output", "report", "tokenizer", "raw", "state")
+_MOST = 2**24  # characters read from stdin
 
 HELP = """Answer prompts with a decoder that adapts while it answers
 
@@ -66,11 +70,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="JSON",
         help="of a JSONL: how many were right, cost, settings",
     )
-    parser.add_argument("--limit", type=_positive, metavar="N", help="stop after N questions")
+    parser.add_argument("--limit", type=positive, metavar="N", help="stop after N questions")
     parser.add_argument("--tokenizer", type=Path, metavar="FILE", help="a tokenizer.json")
     parser.add_argument("--raw", action="store_true", help="leave the model's template out")
     group = parser.add_argument_group("generation")
-    group.add_argument("--max-tokens", type=_positive, metavar="N", help="default: 64")
+    group.add_argument("--max-tokens", type=positive, metavar="N", help="default: 64")
     group.add_argument("--temperature", type=float, metavar="T", help="0, the default: greedy")
     group.add_argument("--seed", type=int, metavar="N", help="default: 0")
     group = parser.add_argument_group("adaptation")
@@ -84,7 +88,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     group = parser.add_argument_group("execution")
     group.add_argument("--provider", metavar="NAME", help="cpu (default), cuda, ...")
-    group.add_argument("--threads", type=_positive, metavar="N", help="default: physical cores")
+    group.add_argument("--threads", type=positive, metavar="N", help="default: physical cores")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -172,7 +176,7 @@ def _report(
         "model": {"file": model.engine.path.name, "sha256": model.engine.fingerprint},
     }
     with replacing(args.report) as temporary:
-        temporary.write_text(json.dumps(content, indent=2) + "\n")
+        temporary.write_text(json.dumps(finite(content), indent=2) + "\n")
 
 
 def _answered(
@@ -190,9 +194,10 @@ def _score(done: list[dict[str, Any]]) -> str:
 
 
 def _prompt(model: "AdaptiveDecoder", args: argparse.Namespace, question: "Question") -> Any:
-    from zotta_edge.runtime.generate.prompts import Prompt
+    from zotta_edge.runtime.generate.prompts import Prompt, check_text
 
     if args.raw:
+        check_text(question.text, model.info)
         return Prompt(model.tokenizer.encode(question.text))
     return model.prompt(question)
 
@@ -206,15 +211,23 @@ def _question(row: dict[str, Any], folder: Path) -> "Question":
 
 
 def _single(args: argparse.Namespace) -> dict[str, Any]:
-    text = sys.stdin.read() if args.prompt == "-" else args.prompt
+    text = _stdin() if args.prompt == "-" else args.prompt
     return {"prompt": text} | ({"image": str(args.image)} if args.image else {})
+
+
+def _stdin() -> str:
+    """Not for ever, and whatever its encoding: what is no prompt is refused later."""
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="surrogateescape")
+    return sys.stdin.read(_MOST)
 
 
 def _write(args: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
     if args.output:
         with replacing(args.output) as temporary:
             text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-            temporary.write_text(text, encoding="utf-8")
+            # JSON can write half of a surrogate pair, which UTF-8 cannot: it stays written so.
+            temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 @contextmanager
@@ -260,10 +273,3 @@ def _list_settings() -> int:
 
     print(listing(by_methods()))
     return 0
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
-    return value

@@ -9,6 +9,7 @@ from zotta_edge.errors import ZottaError
 from zotta_edge.format.calibration import calibration_from_metadata, calibration_to_metadata
 from zotta_edge.format.damage import refuse_other_version, refusing_damage
 from zotta_edge.format.info import ModelInfo, Recipe
+from zotta_edge.format.kinds import check_kinds, check_numbers
 from zotta_edge.format.layers import (
     affines_from_text,
     affines_to_text,
@@ -112,6 +113,10 @@ def _parse(metadata: Mapping[str, str]) -> ModelInfo:
 def _check(info: ModelInfo) -> None:
     """Refuse values of the right kind that no model has."""
     p, calibration = info.preprocessing, info.calibration
+    tried = info.trial.tried if info.trial else ()
+    parts = (calibration, info.prime, info.trial, info.moments, info.signatures, info.reliability)
+    check_kinds(p, info.recipe, *info.layers, *info.norms, *filter(None, parts), *tried)
+    check_numbers(info.checks)
     sizes = (p.height, p.width, info.classes, *([] if p.resize is None else [p.resize]))
     sizes += (calibration.samples,) if calibration else ()
     if any(type(size) is not int or not 0 < size <= _LARGEST for size in sizes):
@@ -120,3 +125,4 @@ def _check(info: ModelInfo) -> None:
         type(label) is str for label in info.labels
     ):
         raise ValueError(f"{len(info.labels)} labels for {info.classes} classes")
+    "".join(info.labels).encode()  # halves of surrogate pairs are no names

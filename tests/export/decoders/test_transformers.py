@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tiny_decoders import TOKENIZER
 from transformers import (
     LlamaConfig,
@@ -332,3 +333,47 @@ def test_a_folder_that_sees_is_shown_images(sight: Sight, tmp_path: Path) -> Non
         export_any_decoder(str(tmp_path / "folder"), path, DecoderOptions("fp32"), (23, 40))
     with pytest.raises(ZottaError, match="expected uint8 images"):
         seeing.prompt(Question("w7", np.zeros((3, 23, 40), np.float32)))
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    """A folder as `save_pretrained` writes it."""
+    randomized(CONFIGURATIONS["qwen2"]).save_pretrained(tmp_path / "folder")
+    return tmp_path / "folder"
+
+
+def test_a_folder_that_lacks_weights_is_refused(written: Path) -> None:
+    """transformers draws what is missing at random, and that was exported."""
+    weights = load_file(written / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, written / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ZottaError, match=r"lacks 1 of .* model\.layers\.1\.mlp\.up_proj\.weight"):
+        export_any_decoder(str(written), written / "x.onnx", DecoderOptions("fp32"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"num_hidden_layers": None},
+        {"num_hidden_layers": 10**9},
+        {"hidden_size": -1},
+        {"hidden_size": 10**9},
+        {"model_type": []},
+        {"max_window_layers": "x"},
+        {"model_type": "another", "auto_map": {"AutoConfig": "theirs.Config"}},
+    ],
+    ids=str,
+)
+def test_configurations_of_nonsense_are_one_line(written: Path, change: dict[str, Any]) -> None:
+    file = written / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with pytest.raises(ZottaError, match="that transformers can load|expected 1 to 1000") as said:
+        export_any_decoder(str(written), written / "x.onnx", DecoderOptions("fp32"))
+    assert "\n" not in str(said.value)
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
+def test_files_nested_too_deep_are_one_line(written: Path, name: str) -> None:
+    (written / name).write_text('{"a": ' + "[" * 100_000 + "]" * 100_000 + "}")
+    with pytest.raises(ZottaError, match="that transformers can load"):
+        export_any_decoder(str(written), written / "x.onnx", DecoderOptions("fp32"))

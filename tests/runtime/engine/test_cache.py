@@ -114,7 +114,7 @@ def _rewrite(text: str) -> Callable[[Path], None]:
     "damage",
     [
         *(_flip("stem"), _flip("cone"), _truncate, _remove),
-        *(_rewrite(text) for text in ("", "{", "[]", "null", '{"sha256": {}}')),
+        *(_rewrite(text) for text in ("", "{", "[]", "null", '{"sha256": {}}', "[" * 10**5)),
         _rewrite('{"sha256": {"cone": 1}, "cone_share": 1}'),
     ],
 )

@@ -164,6 +164,31 @@ def test_folders_are_listed_in_natural_order(picture: Image, tmp_path: Path) -> 
     assert [path.name for path in list_images(tmp_path / "b" / "0.png")] == ["0.png"]
 
 
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("**/*.png", ["0.png", "[a]/1.png", "b/c/2.png"]),
+        ("**", ["0.png", "[a]/1.png", "b/c/2.png"]),
+        ("**/c/**/*.png", ["b/c/2.png"]),
+        ("*/**/*.png", ["[a]/1.png", "b/c/2.png"]),
+        ("b/**/2.*", ["b/c/2.png"]),
+    ],
+)
+def test_stars_do_not_follow_links_in_circles(
+    tmp_path: Path, pattern: str, found: list[str]
+) -> None:
+    """Of two that lead back up, glob makes 2^40 paths."""
+    for name in ("0.png", "[a]/1.png", "b/c/2.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).touch()
+    for link in ("up", "also"):
+        (tmp_path / "b" / link).symlink_to(tmp_path / "b")
+    listed = [
+        path.relative_to(tmp_path).as_posix() for path in list_images(f"{tmp_path}/{pattern}")
+    ]
+    assert listed == found
+
+
 def test_nothing_to_list_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ZottaError, match="no images in"):
         list_images(tmp_path)

@@ -1,5 +1,6 @@
 """The network's input: against PIL where it is installed, against arithmetic everywhere."""
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 
 from zotta_edge import ZottaError
 from zotta_edge.format import Preprocessing
-from zotta_edge.runtime.io.preprocessing import as_batch, prepare, resample
+from zotta_edge.runtime.io.preprocessing import as_batch, fit, prepare, resample
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 IMAGENET = Preprocessing(224, 224, MEAN, STD, resize=256, interpolation="bicubic")
@@ -88,6 +89,18 @@ def test_images_of_many_sizes_make_one_batch() -> None:
     batch = prepare(images, IMAGENET)
     assert batch.shape == (4, 3, 224, 224)
     assert np.array_equal(batch[1:2], prepare([noise(224, 224)], IMAGENET))
+
+
+def test_a_large_image_is_made_grey_in_parts() -> None:
+    """Whole, one of 64 million pixels took 1 GB for a moment."""
+    colour = noise(3000, 3000, 3)
+    tracemalloc.start()
+    grey = fit(colour, Preprocessing(3000, 3000, (0.5,), (0.5,)))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 40 * 2**22
+    whole = colour.astype(np.float64) @ [0.299, 0.587, 0.114]
+    assert np.abs(grey[..., 0] - whole).max() <= 0.5 + 1e-4
 
 
 def test_grey_for_a_colour_model_and_colour_for_a_grey_one() -> None:

@@ -133,6 +133,20 @@ def scans(count: int, side: int) -> bytes:
     return data[:-2] + data[at : at + 2 + length] * count + data[-2:]
 
 
+def zeros(size: int) -> bytes:
+    """So many MB of a deflated stream that unpacks to a thousand times as much."""
+    packer = zlib.compressobj(9)
+    first, again, same = (
+        packer.compress(bytes(4 * MB)) + packer.flush(zlib.Z_SYNC_FLUSH) for _ in range(3)
+    )
+    assert again == same
+    return first + again * (size * MB // len(again))
+
+
+def cut(data: bytes) -> list[bytes]:
+    return [data[at : at + 10_000] for at in range(0, len(data), 10_000)]
+
+
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
@@ -144,8 +158,13 @@ def scans(count: int, side: int) -> bytes:
         (scans(5000, 1000), "5010 scans"),
         (b"RIFF1234WEBPANIM" + bytes(10), "animated"),
         (jpeg(8, 8).replace(b"\xff\xc0", b"\xff\xc3"), "lossless"),
+        (PNG + header() + chunk(b"IDAT", zeros(20)) + END, "far more than its pixels"),
+        (
+            PNG + header() + b"".join(chunk(b"IDAT", part) for part in cut(zeros(20))) + END,
+            "far more than its pixels",
+        ),
     ],
-    ids=["ff", "ff00", "garbage", "png", "webp", "scans", "animated", "lossless"],
+    ids=["ff", "ff00", "garbage", "png", "webp", "scans", "animated", "lossless", "bomb", "bombs"],
 )
 def test_a_walk_through_a_file_is_short(data: bytes, reason: str) -> None:
     """31 MB of FF took 7 seconds to be refused."""
@@ -153,6 +172,18 @@ def test_a_walk_through_a_file_is_short(data: bytes, reason: str) -> None:
     with pytest.raises(ZottaError, match=reason):
         decode(data)
     assert time.process_time() - started < 2
+
+
+@pytest.mark.parametrize(("bits", "colour", "side"), [(1, 0, 6000), (8, 2, 700), (8, 3, 1100),
+                                                      (8, 4, 800), (16, 6, 400)])  # fmt: skip
+def test_pixels_of_every_kind_have_room(bits: int, colour: int, side: int) -> None:
+    row = 1 + -(-side * bits * {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[colour] // 8)
+    pixels = np.random.default_rng(0).bytes(side * row)
+    declared = PNG + chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, bits, colour, 0, 0, 0))
+    assert len(pixels) > MB
+    assert still(declared + chunk(b"IDAT", zlib.compress(pixels, 1)) + END, "x").width == side
+    with pytest.raises(ZottaError, match="far more than its pixels"):
+        still(declared + chunk(b"IDAT", zlib.compress(pixels * 3, 1)) + END, "x")
 
 
 @pytest.mark.parametrize(

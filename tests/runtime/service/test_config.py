@@ -46,14 +46,17 @@ def test_flags_win_over_environment_over_file(
         ("settings = 3", "must be a table"),
         ("[settings]\npears = 2", "did you mean pairs"),
         ("not toml", "not valid TOML"),
+        ("port = 99999", "port is 99999: expected a number from 0 to 65535"),  # 34463 was taken
+        ("host = 'a..b'\ntoken_file = 'token'", "cannot listen on a..b"),
     ],
 )
 def test_bad_configuration_is_one_line(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "serve.toml").write_text(text)
-    command = [sys.executable, "-m", "zotta_edge", "serve", "--port", "0"]
+    (tmp_path / "token").write_text("0123456789")
+    command = [sys.executable, "-m", "zotta_edge", "serve"]
     done = subprocess.run(
         [*command, "--config", str(tmp_path / "serve.toml")],
-        capture_output=True, text=True, check=False, timeout=60,
+        capture_output=True, text=True, check=False, timeout=60, cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 1
     assert message in done.stderr

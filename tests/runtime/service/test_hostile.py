@@ -220,8 +220,12 @@ def test_more_files_than_allowed_are_refused_unread(server: Server) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [b"[" + b"[]," * 10_000_000 + b"[]]", b"[" + b"1," * 15_000_000 + b"1]", b"[" * 30_000_000],
-    ids=["lists", "numbers", "depth"],
+    [
+        *(b"[" + b"[]," * 10_000_000 + b"[]]", b"[" + b"1," * 15_000_000 + b"1]"),
+        *(b"[" * 30_000_000, b"[" + b'"", ' * 3_900_000 + b"1]"),
+        b"{" + b",".join(b'"%d":1' % at for at in range(1_900_000)) + b"}",
+    ],
+    ids=["lists", "numbers", "depth", "texts", "names"],
 )
 def test_json_that_takes_long_is_refused_unread(server: Server, text: bytes) -> None:
     body = (
@@ -233,6 +237,13 @@ def test_json_that_takes_long_is_refused_unread(server: Server, text: bytes) -> 
     assert (reply.status, "send binary data" in reply.json["error"]) == (413, True)
     assert others.slowest < 2
     assert resident(server) - before < 150  # the body itself, and its growth
+
+
+def test_what_a_request_calls_itself_is_short(server: Server) -> None:
+    """31 MB came back as 186 MB, which a client might not even read."""
+    one, black = {"datatype": "UINT8", "shape": [1, 1, 1, 1]}, bytes(1)
+    assert infer(server, one, black, id="\x7f" * 1001).status == 400
+    assert infer(server, one, black, id="\x7f" * 1000).json["id"] == "\x7f" * 1000
 
 
 def test_a_file_of_one_byte_repeated_lets_others_through(server: Server) -> None:

@@ -55,6 +55,27 @@ def test_readers_never_see_half_an_update(stream: Any, tmp_path: Path, method: s
     assert min(seen) > 10
 
 
+def test_there_is_a_thread_for_what_does_not_take_long() -> None:
+    service = Service(AdaptiveModel.load(embedded.MODEL, threads=1), "digits", Config())
+    begun, over = [], threading.Event()
+
+    def long() -> None:
+        begun.append(1)
+        over.wait(60)
+
+    async def all_at_once() -> None:
+        waiting = [asyncio.create_task(service.in_thread(long, long=True)) for _ in range(2)]
+        await asyncio.sleep(0)
+        await service.in_thread(lambda: None)
+        assert len(begun) < 2
+        over.set()
+        await asyncio.gather(*waiting)
+        await service.close()
+
+    asyncio.run(all_at_once())
+    assert len(begun) == 2
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_can_be_served(
     stream: Any, method: str, tmp_path: Path, token_statistics: Path

@@ -84,3 +84,12 @@ def test_trust_goes_round() -> None:
     other.region.restore(region.region.state())
     far = SOURCE * 3
     np.testing.assert_array_equal(region.bounded(SOURCE, far, 1), other.bounded(SOURCE, far, 1))
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-45])
+def test_a_source_without_a_length_of_its_own(size: float) -> None:
+    """A forged file ended the first update in a ZeroDivisionError."""
+    region = Region(np.full(4, size, np.float32), max_distance=10.0)
+    moved = region.bounded(np.zeros(4, np.float32), np.ones(4, np.float32), 1)
+    assert np.isfinite(moved).all()
+    assert np.isfinite(region.distance(np.ones(4, np.float32)))

@@ -49,7 +49,8 @@ def write_report(path: Path, summaries: Summaries, about: Mapping[str, Any]) -> 
         print(f"no {path}: it is drawn with matplotlib, which is not installed", file=sys.stderr)
         return
     with replacing(path) as temporary:
-        temporary.write_text(page(summaries, about), encoding="utf-8")
+        text = page(summaries, about)  # names of files need not be UTF-8
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def page(summaries: Summaries, about: Mapping[str, Any]) -> str:

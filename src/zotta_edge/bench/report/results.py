@@ -19,6 +19,7 @@ from zotta_edge.errors import ZottaError
 from zotta_edge.files import replacing
 
 Flags = NDArray[np.int8]
+_PARTS = ("condition", "correct", "domain", "images", "adapted", "batches", "passes", "seconds")
 
 
 class Protocol(NamedTuple):
@@ -94,8 +95,11 @@ def read_outcomes(files: Iterable[Path]) -> list[Outcome]:
 def _read(file: Path) -> dict[str, Any]:
     try:
         content: dict[str, Any] = json.loads(file.read_text())
-    except (OSError, ValueError) as error:
+        missing = [name for name in _PARTS if name not in content]
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise ZottaError(f"{file} is damaged: delete it and run again ({error})") from error
+    if missing:
+        raise ZottaError(f"{file} is damaged: delete it and run again (no {missing[0]})")
     return content
 
 
@@ -247,7 +251,10 @@ COLUMNS = (
 
 def write_csv(path: Path, summaries: Mapping[Protocol, Sequence[Summary]]) -> None:
     """One line for each method, stream, corruption and seed, with all that it depends on."""
-    with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as stream:
+    with (
+        replacing(path) as temporary,
+        temporary.open("w", newline="", encoding="utf-8", errors="backslashreplace") as stream,
+    ):
         writer = csv.DictWriter(stream, COLUMNS)
         writer.writeheader()
         for summary in (s for own in summaries.values() for s in own):

@@ -6,8 +6,9 @@ import json
 import zlib
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
+import cv2
 import numpy as np
 import pytest
 import served
@@ -157,15 +158,29 @@ def test_pixels_and_image_files(
     check(client.infer(NAME, [tensor(np.array(files, object), "BYTES")]), expected)
 
 
+@pytest.mark.parametrize(("side", "long"), [(1990, False), (2010, True)])
+def test_large_images_are_decoded_one_at_a_time(side: int, long: bool) -> None:
+    """Twelve clients who sent them kept one small image waiting for 90 seconds, in 2.2 GB."""
+    asked = []
+
+    class Recorded:
+        async def in_thread(self, work: Any, long: bool = False) -> Any:
+            asked.append(long)
+            return work()
+
+    file = cv2.imencode(".png", np.zeros((side, side), np.uint8))[1].tobytes()
+    pixels, service = read_info(embedded.MODEL).preprocessing, cast(Any, Recorded())
+    size, image = asyncio.run(limits.decoded(file, pixels, service))
+    assert (size, image.shape, asked) == (side * side, (32, 32, 1), [False, long])
+
+
 def test_files_that_unpack_to_too_much_are_refused(
     images: NDArray[np.uint8], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import cv2
-
     monkeypatch.setattr(limits, "MAX_PIXELS", 5000)
     info, config = read_info(embedded.MODEL), Config(max_body=0.001)
 
-    async def in_thread(work: Any) -> Any:
+    async def in_thread(work: Any, long: bool = False) -> Any:
         return work()
 
     service: Any = SimpleNamespace(

@@ -106,6 +106,27 @@ def test_a_snapshot_outlives_a_clock_that_went_back(tmp_path: Path) -> None:
     store.close()
 
 
+def test_what_only_looks_like_a_snapshot_is_no_obstacle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder among them had every snapshot from the twentieth on answered with 500."""
+    model = AdaptiveModel.load(embedded.MODEL, threads=1)
+    store = Store(tmp_path, NAME, 1)
+    folder = tmp_path / f"{NAME}.snapshots" / "20260101T000000000Z-1.state"
+    folder.mkdir()
+    assert store.snapshots() == []
+    folder.rmdir()
+    folder.touch()
+
+    def refused(path: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "unlink", refused)
+    for _ in range(KEPT + 1):
+        assert store.take(model).bytes > 0
+    store.close()
+
+
 def test_one_process_a_state(tmp_path: Path) -> None:
     with served.serving("--state", tmp_path):
         command = [sys.executable, "-m", "zotta_edge", "serve", "--port", "0", "--state", tmp_path]
