@@ -47,6 +47,7 @@ from zotta_edge.format import (
     to_metadata,
 )
 from zotta_edge.runtime.engine.fold import fix_affines
+from zotta_edge.runtime.engine.pooling import pool_in_place
 from zotta_edge.runtime.io.classes import Classes
 from zotta_edge.runtime.io.preprocessing import prepare
 from zotta_edge.sessions import open_session
@@ -207,6 +208,7 @@ def _build(source: str, options: ExportOptions, say: Say) -> tuple[onnx.ModelPro
         fixed = onnx.ModelProto()
         fixed.CopyFrom(adaptable)
         fix_affines(fixed, info.norms)
+        pool_in_place(fixed, info)
         ratio = relative_time(before, open_session(fixed.SerializeToString()), inputs)
         say(f"without adaptation it takes {ratio:.2f} times as long as the file as it came")
     if found or options.precision == "fp32":

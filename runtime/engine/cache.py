@@ -34,7 +34,7 @@ _BROKEN = (  # what a graph that does not hang together leads to
     *(KeyError, ValueError, TypeError, AttributeError, IndexError, OverflowError, StopIteration),
     *(ZeroDivisionError, RuntimeError),
 )
-_REVISION = 3  # of what a cut holds: raise it when `cut` or the cost model changes
+_REVISION = 4  # of what a cut holds: raise it when `cut` or the cost model changes
 _KEY = 24  # hexadecimal digits of a fingerprint
 
 log = logging.getLogger(__name__)

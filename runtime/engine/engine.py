@@ -149,13 +149,13 @@ class Engine:
         return self.gathered(outputs)
 
     def gathered(self, outputs: Mapping[str, Floats]) -> Outputs:
-        """A pass's outputs by name, which may come from another graph of the same file."""
-        *features, embedding = (outputs[name] for name in self._features)
-        if not self.info.outputs:
-            return Outputs(outputs[LOGITS], tuple(features), embedding)
-        nothing = np.zeros((len(embedding), self.info.classes), np.float32)
+        """A pass's outputs by name; another graph of the same file may leave features out."""
+        *names, last = self._features
+        features = tuple(outputs[name] for name in names if name in outputs)
         others = {name: outputs[name] for name in self.info.outputs}
-        return Outputs(nothing, tuple(features), embedding, others)
+        rows = len(next(iter(others.values()))) if others else 0
+        logits = np.zeros((rows, self.info.classes), np.float32) if others else outputs[LOGITS]
+        return Outputs(logits, features, outputs.get(last, logits[:, :0]), others)
 
     def _check_affine(self, name: str, value: Floats, batch: int) -> None:
         if name not in self._affines:

@@ -12,6 +12,7 @@ from onnx import ModelProto
 from zotta_edge.format import IMAGE, Norm, from_metadata
 from zotta_edge.graph.index import Graph
 from zotta_edge.graph.subgraph import parse
+from zotta_edge.runtime.engine.pooling import pool_in_place
 
 
 def without_affines(content: bytes, path: str) -> bytes:
@@ -19,6 +20,7 @@ def without_affines(content: bytes, path: str) -> bytes:
     model = parse(content, path)
     info = from_metadata({entry.key: entry.value for entry in model.metadata_props}, path)
     fix_affines(model, info.norms)
+    pool_in_place(model, info)
     kept: bytes = model.SerializeToString(deterministic=True)
     return kept
 

@@ -16,7 +16,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from zotta_edge.errors import ZottaError
-from zotta_edge.format import EMBEDDING, ModelInfo, from_metadata
+from zotta_edge.format import ModelInfo, from_metadata
 from zotta_edge.format.moments import Site, SourceMoments, floored, least_variance
 from zotta_edge.graph.constants import Array
 from zotta_edge.graph.index import Graph
@@ -45,8 +45,8 @@ def with_moments(content: bytes, path: str) -> Halves:
             "--source DIR --prime`, or use another method"
         )
     add_moments(model, info.moments, info)
-    outputs = [*info.answers, *(layer.feature for layer in info.layers), EMBEDDING]
-    return halves(model, [RUNNING, KEEP, WEIGHTS, NOISE], [*outputs, INSTANCE, FIRST], path)
+    outputs = [*info.answers, INSTANCE, FIRST]  # pooled features are not looked at
+    return halves(model, [RUNNING, KEEP, WEIGHTS, NOISE], outputs, path)
 
 
 def add_moments(model: ModelProto, source: SourceMoments, info: ModelInfo) -> None:

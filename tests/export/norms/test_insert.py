@@ -19,6 +19,7 @@ from zotta_edge.export.sources.classifier import as_classifier
 from zotta_edge.runtime.engine.engine import Engine
 from zotta_edge.runtime.engine.fold import without_affines
 from zotta_edge.runtime.engine.head import Head
+from zotta_edge.sessions import open_session
 
 quantization = pytest.importorskip("onnxruntime.quantization")
 OPTIONS = ExportOptions(mean=(0.5,), std=(0.25,))
@@ -123,8 +124,12 @@ def test_where_no_affine_moves_the_integers_are_as_they_came(how: str, folded: P
     fixed = onnx.load_from_string(without_affines(output.read_bytes(), str(output)))
     assert not {norm.scale for norm in info.norms} & {n for x in fixed.graph.node for n in x.input}
     engine = Engine.open(output, chosen=())
-    logits = engine.cone(engine.stem(images()), {}).logits
-    np.testing.assert_array_equal(logits, run(output, {"image": images()}))
+    found = engine.cone(engine.stem(images()), {})
+    np.testing.assert_array_equal(found.logits, run(output, {"image": images()}))
+    names = [layer.feature for layer in info.layers]
+    features = open_session(output).run(names, {"image": images()})
+    for own, expected in zip(found.features, features, strict=True):
+        np.testing.assert_allclose(own, expected, atol=1e-5)
 
 
 def test_inserted_affines_are_exact_and_work_for_each_sample(folded: Path, tmp_path: Path) -> None:
