@@ -1,4 +1,4 @@
-"""Whether an adaptable decoder is still the model it was made from."""
+"""Whether an adaptable decoder is still the model it was made from, and knows its own tokens."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -7,14 +7,24 @@ from typing import Any
 import numpy as np
 import onnx
 
-from zotta_edge.decoder_format import LOGITS
+from zotta_edge.decoder_format import LOGITS, DecoderInfo
 from zotta_edge.errors import ZottaError
 from zotta_edge.runtime.generate.engine import DecoderEngine, Tokens
+from zotta_edge.runtime.generate.tokenizer import Tokenizer
 from zotta_edge.sessions import ORT_ERRORS, open_session
 
 TOLERANCE = 1e-3  # largest logit difference, relative to the largest logit
 _TOKENS = 7
 _MOVE = 0.1
+
+
+def check_tokens(info: DecoderInfo, source: object) -> None:
+    """Refuse, before anything is written, what could never be read or said."""
+    prompting, vocabulary = info.prompting, info.shape.vocabulary
+    if (last := max((*prompting.stop, *prompting.begin, prompting.pad))) >= vocabulary:
+        raise ZottaError(f"{source}: token {last} is outside the {vocabulary} of the model")
+    if info.tokenizer is not None:
+        Tokenizer.of(info)
 
 
 def check_same(original: onnx.ModelProto, engine: DecoderEngine) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """Decoders of `transformers`, from a folder of weights or as modules; needs torch."""
 
-import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import torch
 from torch import nn
 
 from zotta_edge.decoder_format import IMAGE_PLACE, PROMPT_PLACE, Prompting
-from zotta_edge.errors import ZottaError
+from zotta_edge.errors import ZottaError, one_line
+from zotta_edge.files import read_text
 from zotta_edge.models.decoder import Decoder, Rotary, Sizes
 
 FAMILIES = ("llama", "qwen2", "qwen2_5_vl", "qwen2_5_vl_text")
@@ -35,7 +37,7 @@ def decoder_of(
     weights = {name: as_array(value) for name, value in text.state_dict().items()}
     if not getattr(whole, "tie_word_embeddings", False):
         weights["lm_head.weight"] = as_array(module.lm_head.weight)  # type: ignore[arg-type,union-attr]
-    prompting = prompting or Prompting(stop=_stops(module, config), pad=config.pad_token_id or 0)
+    prompting = prompting or Prompting(stop=_stops(module, config), pad=_pad(config, config))
     return Decoder(
         config.model_type, _sizes(config), _rotary(text.rotary_emb), weights, prompting, tokenizer
     )
@@ -44,33 +46,49 @@ def decoder_of(
 def load_folder(folder: Path) -> nn.Module:
     """A model with its weights from a local folder, as `save_pretrained` writes one."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+    from transformers.utils import logging
 
-    try:
+    # What matters of its reports is checked below.
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    with _quoted(f"{folder} holds no model that transformers can load"):
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        _check_family(getattr(config, "text_config", config))
         seeing = hasattr(config, "vision_config")
-        kind = AutoModelForImageTextToText if seeing else AutoModelForCausalLM
-        module: nn.Module = kind.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
-    except (OSError, ValueError, KeyError) as error:
-        detail = str(error).strip().splitlines()[0][:200]
-        raise ZottaError(f"{folder} holds no model that transformers can load: {detail}") from error
-    return module.eval()
+        kind: Any = AutoModelForImageTextToText if seeing else AutoModelForCausalLM
+        module, found = kind.from_pretrained(
+            folder, local_files_only=True, dtype=torch.float32, output_loading_info=True
+        )
+    if missing := sorted(found["missing_keys"]):  # transformers makes them up
+        raise ZottaError(f"{folder} lacks {missing[0]}, one of {len(missing)}: copy it again")
+    return module.eval()  # type: ignore[no-any-return]
 
 
 def read_prompting(folder: Path, module: nn.Module) -> tuple[Prompting, str | None]:
     """Template, stop tokens and tokenizer.json of a folder."""
     from transformers import AutoTokenizer
 
-    stop = _stops(module, getattr(module.config, "text_config", module.config))
+    config: Any = getattr(module.config, "text_config", module.config)
+    stop = _stops(module, config)
     file = folder / "tokenizer.json"
     if not file.exists():
         return Prompting(stop=stop), None
-    tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    text = file.read_text(encoding="utf-8")
-    json.loads(text)
-    stop = tuple(sorted({*stop, *(x for x in [tokenizer.eos_token_id] if x is not None)}))
-    pad = tokenizer.pad_token_id
-    template = _template(tokenizer, getattr(module.config, "image_token_id", None))
-    return Prompting(template, stop, pad if pad is not None else 0), text
+    with _quoted(f"{folder} holds no tokenizer that transformers can load"):
+        tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        template = _template(tokenizer, getattr(module.config, "image_token_id", None))
+    stop = _known((*stop, tokenizer.eos_token_id), config)
+    return Prompting(template, stop, _pad(tokenizer, config)), read_text(file)
+
+
+@contextmanager
+def _quoted(what: str) -> Iterator[None]:
+    """One line for whatever transformers raises, which has no class of its own."""
+    try:
+        yield
+    except (ZottaError, MemoryError):
+        raise
+    except Exception as error:
+        raise ZottaError(f"{what}: {one_line(error)}") from error
 
 
 def _template(tokenizer: Any, image_token: int | None) -> str:
@@ -124,8 +142,17 @@ def _stops(module: Any, config: Any) -> tuple[int, ...]:
     generation = getattr(module, "generation_config", None)
     stop = getattr(generation, "eos_token_id", None)
     stop = config.eos_token_id if stop is None else stop
-    stops = stop if isinstance(stop, list) else [] if stop is None else [stop]
-    return tuple(token for token in stops if 0 <= token < config.vocab_size)
+    return _known(stop if isinstance(stop, list) else [stop], config)
+
+
+def _pad(source: Any, config: Any) -> int:
+    return next(iter(_known([source.pad_token_id], config)), 0)
+
+
+def _known(tokens: Iterable[int | None], config: Any) -> tuple[int, ...]:
+    """Those that the model has, in order."""
+    known = {each for each in tokens if each is not None and 0 <= each < config.vocab_size}
+    return tuple(sorted(known))
 
 
 def as_array(tensor: torch.Tensor) -> np.ndarray[Any, np.dtype[np.float32]]:

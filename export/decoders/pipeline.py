@@ -17,6 +17,7 @@ from zotta_edge.decoder_format import (
     to_metadata,
 )
 from zotta_edge.errors import ZottaError
+from zotta_edge.export.decoders.check import check_tokens
 from zotta_edge.export.decoders.four_bits import SCHEME as FOUR_BIT_SCHEME
 from zotta_edge.export.decoders.graph import POST_ATTENTION, decoder_graph
 from zotta_edge.export.decoders.quantize import SCHEME, quantize_blocks
@@ -26,6 +27,7 @@ from zotta_edge.format import Floats, Precision, Recipe
 from zotta_edge.models.decoder import Decoder
 
 Say = Callable[[str], None]
+PRECISIONS = ("int4", "int8", "fp32")
 _LARGEST = 2**31 - 1  # bytes protobuf can hold
 
 
@@ -48,6 +50,10 @@ class DecoderOptions:
     context: int | None = None
 
     def __post_init__(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise ZottaError(
+                f"precision {self.precision} is unknown for decoders: {', '.join(PRECISIONS)}"
+            )
         try:
             re.compile(self.norms)
         except re.error as error:
@@ -79,11 +85,13 @@ def export_decoder(
         Told what is being done.
     """
     options, output = options or DecoderOptions(), Path(output)
-    _check_precision(decoder, options.precision)
+    if options.precision == "int4" and not decoder.four_bits:
+        raise ZottaError(f"{decoder.name} has no 4-bit weights to keep: export it as int8 or fp32")
     check_writable(output)
     image_token = vision[1].image_token if vision else None
     model, norms = decoder_graph(decoder, options.norms, image_token)
     info = _described(decoder, norms, options, vision[1] if vision else None)
+    check_tokens(info, decoder.name)
     say(f"{len(norms)} norms with {sum(norm.channels for norm in norms)} scales are adaptable")
     if options.precision != "fp32":
         say(f"quantizing to {options.precision}")
@@ -98,13 +106,6 @@ def export_decoder(
         _write(eyes, vision_path(output))
     write_decoder(model, info, output)
     return info
-
-
-def _check_precision(decoder: Decoder, precision: Precision) -> None:
-    if precision not in ("int4", "int8", "fp32"):
-        raise ZottaError(f"precision {precision} is unknown for decoders: int4, int8 or fp32")
-    if precision == "int4" and not decoder.four_bits:
-        raise ZottaError(f"{decoder.name} has no 4-bit weights to keep: export it as int8 or fp32")
 
 
 def write_decoder(model: onnx.ModelProto, info: DecoderInfo, output: Path) -> None:

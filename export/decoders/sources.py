@@ -94,6 +94,7 @@ def _from_onnx(path: Path, output: Path, options: DecoderOptions, say: Say) -> D
     )
     scheme = found_scheme(found.model.graph.node)
     info = _described(path, found, scheme)
+    check.check_tokens(info, path.parent)
     engine = _opened(found.model, info, output)
     info = replace(info, checks=check.check_same(onnx.load(path), engine))
     info = replace(info, broadcasts=check.broadcasts(engine))
@@ -115,10 +116,6 @@ def _described(path: Path, found: Found, scheme: str | None) -> DecoderInfo:
     precision = found_precision(found.model.graph.node)
     recipe = Recipe(precision, scheme or "as it came", detect_target(), describe_machine())
     stop, pad = stop_tokens(path.parent)
-    if (last := max((*stop, pad))) >= found.shape.vocabulary:
-        raise ZottaError(
-            f"{path.parent}: token {last} is outside the {found.shape.vocabulary} of the model"
-        )
     tokenizer = path.with_name("tokenizer.json")
     text = read_text(tokenizer) if tokenizer.exists() else None
     return DecoderInfo(

@@ -100,7 +100,7 @@ def write_gguf(decoder: Decoder, path: Path, kind: str = "F32") -> None:
     writer.add_head_count_kv(sizes.kv_heads)
     writer.add_layer_norm_rms_eps(sizes.epsilon)
     writer.add_tokenizer_model("gpt2")
-    writer.add_token_list(WORDS)
+    writer.add_token_list([*WORDS[:-1], "ab"])
     writer.add_token_types([3, 3] + [1] * (len(WORDS) - 2))
     writer.add_token_merges(["a b"])
     writer.add_eos_token_id(1)
