@@ -15,7 +15,7 @@ import numpy as np
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import FORMAT_VERSION, Floats, Preprocessing, Recipe
-from zotta_edge.format.damage import refuse_other_version, refusing_damage
+from zotta_edge.format.damage import refuse_eyes, refuse_other_version, refusing_damage
 from zotta_edge.format.packing import decode, encode
 from zotta_edge.format.preprocessing import preprocessing_from_item
 
@@ -124,6 +124,7 @@ def to_metadata(info: DecoderInfo) -> dict[str, str]:
 
 def from_metadata(metadata: Mapping[str, str], path: object = "the file") -> DecoderInfo:
     """Read `metadata_props`; refuse, with a reason, what this version does not understand."""
+    refuse_eyes(metadata, path)
     if metadata.get("zotta.kind") != KIND:
         raise ZottaError(
             f"{path} is a classifier's file: use `zotta-edge adapt --model {path}`"

@@ -1,17 +1,15 @@
-"""Requests of the generate extension, and where a stop text ends an answer."""
+"""Requests of the generate extension."""
 
 import base64
 import json
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.runtime.generate.settings import GenerationSettings
 from zotta_edge.runtime.service.http.errors import ServiceError
-from zotta_edge.runtime.service.http.generate_protocol import Parameters, before, parse
+from zotta_edge.runtime.service.http.generate_protocol import Parameters, parse
 
 
 def _parsed(**request: Any) -> Any:
@@ -64,22 +62,3 @@ def test_bad_requests_are_refused_in_one_line(request_: Any, status: int, why: s
 def test_bad_parameters_are_named(parameters: Any) -> None:
     with pytest.raises(ZottaError, match=next(iter(parameters))):
         _parsed(text_input="a", parameters=parameters)
-
-
-@given(
-    st.lists(st.text("ab", max_size=3), max_size=8), st.lists(st.text("ab", min_size=1), max_size=3)
-)
-def test_a_text_ends_before_the_first_stop_however_it_is_cut(
-    pieces: list[str], stops: list[str]
-) -> None:
-    """What comes out is free of stops, and all there is before the one completed first."""
-    whole = "".join(pieces)
-    told = "".join(before(pieces, tuple(stops)))
-    assert whole.startswith(told)
-    assert not any(stop in told for stop in stops)
-    assert told == whole or any(whole.startswith(told + stop) for stop in stops)
-
-
-def test_a_stop_of_megabytes_costs_no_more_than_the_text() -> None:
-    """Its beginnings were all compared, each as a copy: 5 x 10^13 bytes a token."""
-    assert "".join(before(["x"] * 50, ("x" * 10**7,))) == "x" * 50
