@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zotta_edge.decoder_format import Prompting
+from zotta_edge.errors import ZottaError
 from zotta_edge.format import Floats
 from zotta_edge.models.four_bits import FourBits
 
@@ -64,6 +65,52 @@ class Decoder:
     prompting: Prompting = field(default_factory=Prompting)
     tokenizer: str | None = None  # the text of a tokenizer.json
     four_bits: Mapping[str, FourBits] = field(default_factory=dict)  # weights that came so
+
+
+def check_decoder(decoder: Decoder) -> None:
+    """Refuse weights that are not what the sizes say: missing, of another shape, unknown."""
+    name, sizes, weights = decoder.name, decoder.sizes, decoder.weights
+    numbers = (sizes.heads, sizes.kv_heads, sizes.head_dim, sizes.layers, sizes.context - 1)
+    fits = min(numbers) > 0 and not (sizes.heads % sizes.kv_heads or sizes.head_dim % 2)
+    if not (fits and 0 <= sizes.epsilon < 1):
+        raise ZottaError(f"{name} is damaged: no decoder has the sizes {vars(sizes)}")
+    wanted = _shapes(sizes, len(weights.get("layers.0.mlp.gate_proj.weight", ())))
+    if "lm_head.weight" in weights:  # else it is the embedding
+        wanted["lm_head.weight"] = wanted["embed_tokens.weight"]
+    for key, shape in wanted.items():
+        if key not in weights:
+            raise ZottaError(f"{name} lacks {key}: copy it again")
+        if weights[key].shape != shape:
+            found = list(weights[key].shape)
+            raise ZottaError(f"{key} of {name} has the shape {found}, expected {list(shape)}")
+        if not np.isfinite(weights[key]).all():
+            raise ZottaError(f"{key} of {name} is not finite: copy it again")
+    biases = {key.removesuffix("weight") + "bias" for key in wanted}
+    if unknown := sorted(set(weights) - set(wanted) - biases):
+        raise ZottaError(f"{name} has {unknown[0]}, which its sizes do not tell of")
+
+
+def _shapes(sizes: Sizes, inner: int) -> dict[str, tuple[int, ...]]:
+    hidden, queries = sizes.hidden, sizes.heads * sizes.head_dim
+    keys = sizes.kv_heads * sizes.head_dim
+    block = {
+        "input_layernorm": (hidden,),
+        "self_attn.q_proj": (queries, hidden),
+        "self_attn.k_proj": (keys, hidden),
+        "self_attn.v_proj": (keys, hidden),
+        "self_attn.o_proj": (hidden, queries),
+        "post_attention_layernorm": (hidden,),
+        "mlp.gate_proj": (inner, hidden),
+        "mlp.up_proj": (inner, hidden),
+        "mlp.down_proj": (hidden, inner),
+    }
+    blocks = {
+        f"layers.{layer}.{part}.weight": shape
+        for layer in range(sizes.layers)
+        for part, shape in block.items()
+    }
+    table = (sizes.vocabulary, hidden)
+    return {"embed_tokens.weight": table} | blocks | {"norm.weight": (hidden,)}
 
 
 def halves(weight: Floats, heads: int) -> Floats:

@@ -48,7 +48,7 @@ def read_gguf(path: str | Path) -> Decoder:
         sizes, base = _sizes(fields, kind), float(fields.get(f"{kind}.rope.freq_base", _BASE))
         weights, four_bits = _weights(reader, sizes, _PAIRS[kind])
         prompting, tokenizer = _prompting(fields), _tokenizer(fields)
-    except (KeyError, ValueError, IndexError) as error:
+    except (KeyError, ValueError, IndexError, TypeError, ZeroDivisionError) as error:
         raise ZottaError(f"{path} is damaged, or lacks {error}: copy it again") from error
     rotary = Rotary.plain(sizes.head_dim, base)
     return Decoder(Path(path).stem, sizes, rotary, weights, prompting, tokenizer, four_bits)

@@ -37,7 +37,7 @@ def parse_llama2c(content: bytes, name: str) -> Decoder:
         raise ZottaError(f"{name} is not a file of llama2.c: it is too short")
     dim, width, layers, heads, kv_heads, vocabulary, context = _HEADER.unpack_from(content)
     numbers = (dim, width, layers, heads, kv_heads, abs(vocabulary), context)
-    if not all(0 < n < _LARGEST for n in numbers) or dim % heads or heads % kv_heads:
+    if not all(0 < n < _LARGEST for n in numbers) or dim % (2 * heads) or heads % kv_heads:
         raise ZottaError(f"{name} is not a file of llama2.c: its sizes are {numbers}")
     sizes = Sizes(abs(vocabulary), dim, layers, heads, kv_heads, dim // heads, context, _EPSILON)
     weights = _weights(memoryview(content)[_HEADER.size :], sizes, width, vocabulary < 0, name)

@@ -34,6 +34,7 @@ PARTS = (
     "input_layernorm self_attn.q_proj self_attn.k_proj self_attn.v_proj self_attn.o_proj "
     "post_attention_layernorm mlp.gate_proj mlp.down_proj mlp.up_proj"
 )
+ODD = struct.pack("<7i", 32, 64, 3, 32, 2, 28, 64)  # 32 heads of one number, which cannot turn
 GGUF_PARTS = "attn_norm attn_q attn_k attn_v attn_output ffn_norm ffn_gate ffn_down ffn_up"
 
 
@@ -77,7 +78,7 @@ def test_llama2c_comes_back(tmp_path: Path) -> None:
     assert np.allclose(forward(read, ids), forward(decoder, ids), atol=1e-5)
 
 
-@pytest.mark.parametrize("content", [b"", b"short", struct.pack("<7i", *[10**9] * 7)])
+@pytest.mark.parametrize("content", [b"", b"short", struct.pack("<7i", *[10**9] * 7), ODD])
 def test_llama2c_that_is_none(content: bytes) -> None:
     with pytest.raises(ZottaError, match="not a file of llama2.c"):
         parse_llama2c(content, "x.bin")
@@ -86,6 +87,39 @@ def test_llama2c_that_is_none(content: bytes) -> None:
 def test_llama2c_cut_short() -> None:
     with pytest.raises(ZottaError, match="cut short"):
         parse_llama2c(written(tiny_decoder())[:-100], "x.bin")
+
+
+def changed(**changes: Any) -> Decoder:
+    decoder = tiny_decoder()
+    sizes = {name: changes.pop(name) for name in list(changes) if hasattr(decoder.sizes, name)}
+    weights = {**decoder.weights, **changes}
+    left = {name: value for name, value in weights.items() if value is not None}
+    return replace(decoder, sizes=replace(decoder.sizes, **sizes), weights=left)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"layers.1.mlp.up_proj.weight": None}, "tiny0 lacks layers.1.mlp.up_proj.weight"),
+        ({"layers": 4}, "tiny0 lacks layers.3"),
+        ({"layers": 2}, "tiny0 has layers.2"),
+        ({"layers.0.self_attn.q_norm.weight": np.ones(8)}, "q_norm.weight, which its sizes do not"),
+        ({"kv_heads": 4}, r"k_proj.weight of tiny0 has the shape \[16, 32\], expected \[32, 32\]"),
+        ({"lm_head.weight": np.ones((9, 32))}, r"the shape \[9, 32\], expected \[28, 32\]"),
+        ({"norm.weight": np.full(32, np.nan)}, "norm.weight of tiny0 is not finite"),
+        ({"heads": 3}, "no decoder has the sizes"),
+        ({"context": 1}, "no decoder has the sizes"),
+        ({"epsilon": float("nan")}, "no decoder has the sizes"),
+        ({"layers.0.mlp.up_proj.bias": np.ones(3)}, "cannot be run by onnxruntime"),
+    ],
+)
+def test_weights_that_their_sizes_do_not_tell_of(
+    tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    """They were written, and failed on the device, or ended in a KeyError."""
+    with pytest.raises(ZottaError, match=said):
+        export_decoder(changed(**changes), tmp_path / "x.onnx")
+    assert not list(tmp_path.iterdir())
 
 
 def write_gguf(decoder: Decoder, path: Path, kind: str = "F32") -> None:
