@@ -122,10 +122,12 @@ def test_weights_that_their_sizes_do_not_tell_of(
     assert not list(tmp_path.iterdir())
 
 
-def write_gguf(decoder: Decoder, path: Path, kind: str = "F32") -> None:
+def write_gguf(
+    decoder: Decoder, path: Path, kind: str = "F32", architecture: str = "llama"
+) -> None:
     """As llama.cpp does, the products' matrices in that kind."""
     gguf = pytest.importorskip("gguf")
-    writer = gguf.GGUFWriter(path, "llama")
+    writer = gguf.GGUFWriter(path, architecture)
     sizes = decoder.sizes
     writer.add_block_count(sizes.layers)
     writer.add_context_length(sizes.context)
@@ -141,13 +143,14 @@ def write_gguf(decoder: Decoder, path: Path, kind: str = "F32") -> None:
     writer.add_chat_template("{% for m in messages %}<{{ m['content'] }}>{% endfor %}")
     names = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output"}
     inner = dict(zip(PARTS.split(), GGUF_PARTS.split(), strict=True))
-    for name, value in in_file_order(decoder).items():
-        part = name.removesuffix(".weight")
+    weights = in_file_order(decoder) if architecture == "llama" else decoder.weights
+    for name, value in weights.items():
+        part, suffix = name.rsplit(".", 1)
         layer = part.split(".", 2)
         own = f"blk.{layer[1]}.{inner[layer[2]]}" if part.startswith("layers") else names[part]
-        stored = gguf.GGMLQuantizationType[kind if "_proj" in name else "F32"]
+        stored = gguf.GGMLQuantizationType[kind if "_proj.weight" in name else "F32"]
         data = gguf.quants.quantize(np.ascontiguousarray(value), stored)
-        writer.add_tensor(f"{own}.weight", data, raw_dtype=stored)
+        writer.add_tensor(f"{own}.{suffix}", data, raw_dtype=stored)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -166,6 +169,17 @@ def test_gguf_comes_back(tmp_path: Path) -> None:
     (tmp_path / "half.gguf").write_bytes((tmp_path / "tiny.gguf").read_bytes()[:200])
     with pytest.raises(ZottaError, match="not a GGUF file"):
         read_gguf(tmp_path / "half.gguf")
+
+
+def test_gguf_of_qwen2_comes_back(tmp_path: Path) -> None:
+    """Its rotary pairs are halves already, and its projections have biases."""
+    biases = {f"layers.{n}.self_attn.q_proj.bias": np.arange(32.0) for n in range(3)}
+    decoder = changed(**biases)
+    write_gguf(decoder, tmp_path / "tiny.gguf", architecture="qwen2")
+    read = read_gguf(tmp_path / "tiny.gguf")
+    assert set(read.weights) == set(decoder.weights)
+    assert all(np.array_equal(read.weights[name], each) for name, each in decoder.weights.items())
+    export_decoder(read, tmp_path / "qwen2.onnx")
 
 
 @pytest.mark.parametrize(
