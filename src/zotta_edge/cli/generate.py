@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from zotta_edge.runtime.generate.settings import GenerationSettings
 
 # What says nothing without a question, in which case the embedded model has its own.
-_OF_QUESTIONS = ("model", "image", "answers", "output", "report", "tokenizer", "raw", "stop", "state")
+_OF_QUESTIONS = (
+    *("model", "image", "answers", "output", "report", "tokenizer", "raw", "stop", "state"),
+)
 
 HELP = """Answer prompts with a decoder that adapts while it answers
 
