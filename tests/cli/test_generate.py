@@ -226,6 +226,16 @@ def test_export_of_a_decoder(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "not a GGUF file" in capsys.readouterr().err
     assert main(["export", str(source), "-o", str(target), "--layers", "["]) == 1
     assert "'[' is not a regular expression" in capsys.readouterr().err
+    assert main(["export", str(source), "-o", str(target), "--mean", "0.5"]) == 1
+    assert "--mean is for classifiers" in capsys.readouterr().err
+
+
+def test_a_source_is_never_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "model.gguf"
+    source.write_bytes(b"GGUF of hours")
+    assert main(["export", str(source), "-o", str(tmp_path / "." / "model.gguf")]) == 1
+    assert "would take the place of its own source" in capsys.readouterr().err
+    assert source.read_bytes() == b"GGUF of hours"
 
 
 @pytest.mark.parametrize("command", ["adapt", "generate", "serve"])
