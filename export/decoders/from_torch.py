@@ -69,15 +69,16 @@ def read_prompting(folder: Path, module: nn.Module) -> tuple[Prompting, str | No
     from transformers import AutoTokenizer
 
     config: Any = getattr(module.config, "text_config", module.config)
-    stop = _stops(module, config)
+    stop, image = _stops(module, config), getattr(module.config, "image_token_id", None)
     file = folder / "tokenizer.json"
     if not file.exists():
-        return Prompting(stop=stop), None
+        return Prompting((IMAGE_PLACE if image else "") + PROMPT_PLACE, stop), None
     with _quoted(f"{folder} holds no tokenizer that transformers can load"):
         tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        template = _template(tokenizer, getattr(module.config, "image_token_id", None))
+        template, unseeing = _templates(tokenizer, image)
     stop = _known((*stop, tokenizer.eos_token_id), config)
-    return Prompting(template, stop, _pad(tokenizer, config)), read_text(file)
+    prompting = Prompting(template, stop, _pad(tokenizer, config), unseeing=unseeing)
+    return prompting, read_text(file)
 
 
 @contextmanager
@@ -91,19 +92,25 @@ def _quoted(what: str) -> Iterator[None]:
         raise ZottaError(f"{what}: {one_line(error)}") from error
 
 
-def _template(tokenizer: Any, image_token: int | None) -> str:
-    """What the chat template puts around one question, and its image where the model sees."""
-    alone = PROMPT_PLACE if image_token is None else IMAGE_PLACE + PROMPT_PLACE
+def _templates(tokenizer: Any, image_token: int | None) -> tuple[str, str]:
+    """For a question, and for one without an image where the model sees."""
+    if image_token is None:
+        return _template(tokenizer, _MARK), ""
+    image, words = tokenizer.convert_ids_to_tokens(image_token), {"type": "text", "text": _MARK}
+    seeing = _template(tokenizer, [{"type": "image"}, words], image)
+    return seeing, _template(tokenizer, [words])
+
+
+def _template(tokenizer: Any, content: Any, image: str = "") -> str:
+    """What the chat template puts around one question, and around its image's token."""
+    places = [IMAGE_PLACE, PROMPT_PLACE] if image else [PROMPT_PLACE]
     if not tokenizer.chat_template:
-        return alone
-    parts = [{"type": "image"}, {"type": "text", "text": _MARK}]
-    chat = [{"role": "user", "content": _MARK if image_token is None else parts}]
+        return "".join(places)
+    chat = [{"role": "user", "content": content}]
     text = str(tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))
     text = text.replace(_MARK, PROMPT_PLACE)
-    if image_token is not None:
-        text = text.replace(tokenizer.convert_ids_to_tokens(image_token), IMAGE_PLACE)
-    places = (PROMPT_PLACE,) if image_token is None else (IMAGE_PLACE, PROMPT_PLACE)
-    return text if all(text.count(place) == 1 for place in places) else alone
+    text = text.replace(image, IMAGE_PLACE) if image else text
+    return text if all(text.count(place) == 1 for place in places) else "".join(places)
 
 
 def _check_family(config: Any) -> None:

@@ -40,8 +40,9 @@ class Asking:
 
     def prompt(self, question: Question) -> Prompt:
         """Tokens of a question in the model's template, and the rows of its image."""
-        template, rows = self._info.prompting.template, self._rows(question.image)
-        seeing, begin = rows is not None, len(self._info.prompting.begin)
+        prompting, rows = self._info.prompting, self._rows(question.image)
+        seeing, begin = rows is not None, len(prompting.begin)
+        template = prompting.template if seeing else prompting.unseeing or prompting.template
         ids = self._ids(template, question.text, seeing)
         before, _, after = template.partition(PROMPT_PLACE)
         head, tail = self._ids(before, "", seeing), self._ids(after, "", seeing)[begin:]

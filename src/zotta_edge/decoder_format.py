@@ -67,6 +67,7 @@ class Prompting:
     stop: tuple[int, ...] = ()  # tokens that end an answer
     pad: int = 0
     begin: tuple[int, ...] = ()  # tokens before every prompt
+    unseeing: str = ""  # template of a question without an image; empty: the same without {image}
 
 
 @dataclass(frozen=True)
@@ -189,7 +190,8 @@ def _check(info: DecoderInfo) -> None:
     tokens += (info.vision.image_token,) if info.vision else ()
     if any(type(token) is not int or not 0 <= token < info.shape.vocabulary for token in tokens):
         raise ValueError(f"tokens {tokens} of {info.shape.vocabulary}")
-    if PROMPT_PLACE not in info.prompting.template:
+    templates = (info.prompting.template, info.prompting.unseeing or PROMPT_PLACE)
+    if not all(PROMPT_PLACE in template for template in templates):
         raise ValueError(f"a template without {PROMPT_PLACE}")
     if info.shape.positions not in (1, 3):
         raise ValueError(f"{info.shape.positions} positions a token")
