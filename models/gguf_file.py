@@ -43,7 +43,10 @@ def read_gguf(path: str | Path) -> Decoder:
     if fields.get(f"{kind}.rope.scaling.type", "none") != "none" or "rope_freqs.weight" in {
         tensor.name for tensor in reader.tensors
     }:
-        raise ZottaError(f"{path} scales its rotary positions, which is not supported")
+        raise ZottaError(
+            f"{path} scales its rotary positions, as Llama 3 does: export the model's folder of "
+            "transformers instead"
+        )
     try:
         sizes, base = _sizes(fields, kind), float(fields.get(f"{kind}.rope.freq_base", _BASE))
         weights, four_bits = _weights(reader, sizes, _PAIRS[kind])

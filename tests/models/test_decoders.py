@@ -147,7 +147,9 @@ def write_gguf(
     for name, value in weights.items():
         part, suffix = name.rsplit(".", 1)
         layer = part.split(".", 2)
-        own = f"blk.{layer[1]}.{inner[layer[2]]}" if part.startswith("layers") else names[part]
+        own = names.get(part, part)
+        if part.startswith("layers"):
+            own = f"blk.{layer[1]}.{inner[layer[2]]}"
         stored = gguf.GGMLQuantizationType[kind if "_proj.weight" in name else "F32"]
         data = gguf.quants.quantize(np.ascontiguousarray(value), stored)
         writer.add_tensor(f"{own}.{suffix}", data, raw_dtype=stored)
@@ -169,6 +171,13 @@ def test_gguf_comes_back(tmp_path: Path) -> None:
     (tmp_path / "half.gguf").write_bytes((tmp_path / "tiny.gguf").read_bytes()[:200])
     with pytest.raises(ZottaError, match="not a GGUF file"):
         read_gguf(tmp_path / "half.gguf")
+
+
+def test_gguf_that_scales_rotary_positions(tmp_path: Path) -> None:
+    factors = {"rope_freqs.weight": np.ones(4, np.float32)}
+    write_gguf(changed(**factors), tmp_path / "tiny.gguf")
+    with pytest.raises(ZottaError, match="scales its rotary positions, as Llama 3"):
+        read_gguf(tmp_path / "tiny.gguf")
 
 
 def test_gguf_of_qwen2_comes_back(tmp_path: Path) -> None:
