@@ -1,11 +1,12 @@
 """Texts to tokens and back, as the model file's tokenizer.json says."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from zotta_edge.decoder_format import DecoderInfo
-from zotta_edge.errors import ZottaError
+from zotta_edge.errors import ZottaError, one_line
 from zotta_edge.files import read_text
 
 _CUT = "\ufffd"  # what a character reads as while some of its bytes are missing
@@ -51,7 +52,8 @@ class Tokenizer:
             text.encode()
         except UnicodeEncodeError as error:  # half of a surrogate pair, or a shell's odd bytes
             raise ZottaError("the prompt is no text: it holds bytes that are not UTF-8") from error
-        ids = self._tokenizer.encode(text, add_special_tokens=False).ids
+        with _quoted("the tokenizer cannot read the prompt", "give another one with --tokenizer"):
+            ids = self._tokenizer.encode(text, add_special_tokens=False).ids
         return (*self._begin, *ids)
 
     def decode(self, tokens: Iterable[int]) -> str:
@@ -83,8 +85,16 @@ def _parsed(text: str) -> Any:
         raise ZottaError(
             "texts need the tokenizers package: `pip install 'zotta-edge[generate]'`"
         ) from error
-    try:
+    with _quoted("unknown tokenizer", "give a tokenizer.json"):
         return Parsed.from_str(text)
-    except Exception as error:  # what the package raises has no class of its own
-        detail = " ".join(str(error).split())[:200]
-        raise ZottaError(f"unknown tokenizer ({detail}): give a tokenizer.json") from error
+
+
+@contextmanager
+def _quoted(what: str, remedy: str) -> Iterator[None]:
+    """One line for what the package raises: exceptions, and panics that are not even that."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit, MemoryError):
+        raise
+    except BaseException as error:
+        raise ZottaError(f"{what} ({one_line(error)}): {remedy}") from error

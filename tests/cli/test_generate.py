@@ -8,7 +8,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from tiny_decoders import tiny_decoder
+from tiny_decoders import TOKENIZER, tiny_decoder
 
 from zotta_edge.__main__ import main
 from zotta_edge.export.decoders.pipeline import DecoderOptions, export_decoder
@@ -158,6 +158,27 @@ def test_unknown_tokenizers(path: Path, tmp_path: Path, capsys: pytest.CaptureFi
     command = ["generate", "--model", str(path), "--prompt", "a", "--tokenizer"]
     assert main([*command, str(tmp_path / "t.json")]) == 1
     assert "unknown tokenizer" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "none"}}, "Missing [UNK]"),
+        ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}}, "charsmap"),
+    ],
+)
+def test_tokenizers_that_fail_late(
+    path: Path,
+    change: dict[str, object],
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The package raises as it reads the prompt, or panics."""
+    (tmp_path / "t.json").write_text(json.dumps(TOKENIZER | change))
+    command = ["generate", "--model", str(path), "--prompt", "zz", "--tokenizer"]
+    assert main([*command, str(tmp_path / "t.json")]) == 1
+    assert said in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_images_for_a_model_that_reads_text_alone(
