@@ -1,7 +1,6 @@
 """Decoders of `transformers`, from a folder of weights or as modules; needs torch."""
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import torch
 from torch import nn
 
 from zotta_edge.decoder_format import IMAGE_PLACE, PROMPT_PLACE, Prompting
-from zotta_edge.errors import ZottaError, one_line
+from zotta_edge.errors import ZottaError, quoting
 from zotta_edge.files import read_text
 from zotta_edge.models.decoder import Decoder, Rotary, Sizes
 
@@ -51,7 +50,7 @@ def load_folder(folder: Path) -> nn.Module:
     # What matters of its reports is checked below.
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    with _quoted(f"{folder} holds no model that transformers can load"):
+    with quoting(f"{folder} holds no model that transformers can load"):
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
         _check_family(getattr(config, "text_config", config))
         seeing = hasattr(config, "vision_config")
@@ -73,23 +72,12 @@ def read_prompting(folder: Path, module: nn.Module) -> tuple[Prompting, str | No
     file = folder / "tokenizer.json"
     if not file.exists():
         return Prompting((IMAGE_PLACE if image else "") + PROMPT_PLACE, stop), None
-    with _quoted(f"{folder} holds no tokenizer that transformers can load"):
+    with quoting(f"{folder} holds no tokenizer that transformers can load"):
         tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         template, unseeing = _templates(tokenizer, image)
     stop = _known((*stop, tokenizer.eos_token_id), config)
     prompting = Prompting(template, stop, _pad(tokenizer, config), unseeing=unseeing)
     return prompting, read_text(file)
-
-
-@contextmanager
-def _quoted(what: str) -> Iterator[None]:
-    """One line for whatever transformers raises, which has no class of its own."""
-    try:
-        yield
-    except (ZottaError, MemoryError):
-        raise
-    except Exception as error:
-        raise ZottaError(f"{what}: {one_line(error)}") from error
 
 
 def _templates(tokenizer: Any, image_token: int | None) -> tuple[str, str]:

@@ -1,12 +1,11 @@
 """Texts to tokens and back, as the model file's tokenizer.json says."""
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from zotta_edge.decoder_format import DecoderInfo
-from zotta_edge.errors import ZottaError, one_line
+from zotta_edge.errors import ZottaError, quoting
 from zotta_edge.files import read_text
 
 _CUT = "\ufffd"  # what a character reads as while some of its bytes are missing
@@ -52,7 +51,7 @@ class Tokenizer:
             text.encode()
         except UnicodeEncodeError as error:  # half of a surrogate pair, or a shell's odd bytes
             raise ZottaError("the prompt is no text: it holds bytes that are not UTF-8") from error
-        with _quoted("the tokenizer cannot read the prompt", "give another one with --tokenizer"):
+        with quoting("the tokenizer cannot read the prompt, give another one with --tokenizer"):
             ids = self._tokenizer.encode(text, add_special_tokens=False).ids
         return (*self._begin, *ids)
 
@@ -85,16 +84,5 @@ def _parsed(text: str) -> Any:
         raise ZottaError(
             "texts need the tokenizers package: `pip install 'zotta-edge[generate]'`"
         ) from error
-    with _quoted("unknown tokenizer", "give a tokenizer.json"):
+    with quoting("unknown tokenizer, give a tokenizer.json"):
         return Parsed.from_str(text)
-
-
-@contextmanager
-def _quoted(what: str, remedy: str) -> Iterator[None]:
-    """One line for what the package raises: exceptions, and panics that are not even that."""
-    try:
-        yield
-    except (KeyboardInterrupt, SystemExit, MemoryError):
-        raise
-    except BaseException as error:
-        raise ZottaError(f"{what} ({one_line(error)}): {remedy}") from error
