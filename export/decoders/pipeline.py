@@ -88,7 +88,8 @@ def export_decoder(
     if options.precision == "int4" and not decoder.four_bits:
         raise ZottaError(f"{decoder.name} has no 4-bit weights to keep: export it as int8 or fp32")
     check_decoder(decoder)
-    check_writable(output)
+    for file in (output, vision_path(output)) if vision else (output,):
+        check_writable(file)
     image_token = vision[1].image_token if vision else None
     model, norms = decoder_graph(decoder, options.norms, image_token)
     info = _described(decoder, norms, options, vision[1] if vision else None)
