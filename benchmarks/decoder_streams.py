@@ -76,8 +76,10 @@ def table(streams: Iterable[Stream]) -> str:
 
 
 def _share(streams: Sequence[Stream]) -> str:
-    right = [each for stream in streams for each in stream.right]
-    return f"{100 * float(np.mean(right)):.1f}" if right else ""
+    """Percent right; of several seeds their mean and standard deviation."""
+    shares = [100 * float(np.mean(each.right)) for each in streams]
+    spread = f" ± {np.std(shares, ddof=1):.1f}" if len(shares) > 1 else ""
+    return f"{np.mean(shares):.1f}{spread}" if shares else ""
 
 
 def _against(streams: Sequence[Stream], plain: Mapping[tuple[str, int], Stream]) -> list[str]:

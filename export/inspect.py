@@ -15,7 +15,6 @@ from zotta_edge.export.decoders.inspect import (
     describe_decoder,
     explain_decoder,
     norms_table,
-    refuse_eyes,
 )
 from zotta_edge.export.norms.expose import expose_norms
 from zotta_edge.export.preprocessing import told
@@ -55,7 +54,6 @@ def describe(path: Path, say: Say = lambda message: None) -> dict[str, Any]:
     if metadata.get("zotta.kind") == KIND:
         described = describe_decoder(path, decoder_from_metadata(metadata, path))
         return common | {"exported": True} | described
-    refuse_eyes(metadata, path)
     if "zotta.format" in metadata:
         return common | {"exported": True} | _describe_info(from_metadata(metadata, path))
     return common | {"exported": False} | _explain(decoder, model, path, say)

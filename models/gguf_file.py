@@ -44,12 +44,15 @@ def read_gguf(path: str | Path) -> Decoder:
     if fields.get(f"{kind}.rope.scaling.type", "none") != "none" or "rope_freqs.weight" in {
         tensor.name for tensor in reader.tensors
     }:
-        raise ZottaError(f"{path} scales its rotary positions, which is not supported")
+        raise ZottaError(
+            f"{path} scales its rotary positions, as Llama 3 does: export the model's folder of "
+            "transformers instead"
+        )
     try:
         sizes, base = _sizes(fields, kind), float(fields.get(f"{kind}.rope.freq_base", _BASE))
         weights, four_bits = _weights(reader, sizes, _PAIRS[kind])
         prompting, tokenizer = _prompting(fields), _tokenizer(fields)
-    except (KeyError, ValueError, IndexError) as error:
+    except (KeyError, ValueError, IndexError, TypeError, ZeroDivisionError) as error:
         raise ZottaError(f"{path} is damaged, or lacks {error}: copy it again") from error
     rotary = Rotary.plain(sizes.head_dim, base)
     return Decoder(Path(path).stem, sizes, rotary, weights, prompting, tokenizer, four_bits)

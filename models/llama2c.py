@@ -8,7 +8,7 @@ import numpy as np
 from zotta_edge.decoder_format import Prompting
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import Floats
-from zotta_edge.models.decoder import Decoder, Rotary, Sizes, halves
+from zotta_edge.models.decoder import Decoder, Rotary, Sizes, block_shapes, halves
 from zotta_edge.models.tokenizer_json import SPACE, sentencepiece
 
 _HEADER = struct.Struct("<7i")
@@ -37,7 +37,7 @@ def parse_llama2c(content: bytes, name: str) -> Decoder:
         raise ZottaError(f"{name} is not a file of llama2.c: it is too short")
     dim, width, layers, heads, kv_heads, vocabulary, context = _HEADER.unpack_from(content)
     numbers = (dim, width, layers, heads, kv_heads, abs(vocabulary), context)
-    if not all(0 < n < _LARGEST for n in numbers) or dim % heads or heads % kv_heads:
+    if not all(0 < n < _LARGEST for n in numbers) or dim % (2 * heads) or heads % kv_heads:
         raise ZottaError(f"{name} is not a file of llama2.c: its sizes are {numbers}")
     sizes = Sizes(abs(vocabulary), dim, layers, heads, kv_heads, dim // heads, context, _EPSILON)
     weights = _weights(memoryview(content)[_HEADER.size :], sizes, width, vocabulary < 0, name)
@@ -48,18 +48,7 @@ def parse_llama2c(content: bytes, name: str) -> Decoder:
 def _weights(
     content: memoryview, sizes: Sizes, width: int, own_head: bool, name: str
 ) -> dict[str, Floats]:
-    dim, kv, layers = sizes.hidden, sizes.kv_heads * sizes.head_dim, sizes.layers
-    per_layer = {
-        "input_layernorm": (dim,),
-        "self_attn.q_proj": (dim, dim),
-        "self_attn.k_proj": (kv, dim),
-        "self_attn.v_proj": (kv, dim),
-        "self_attn.o_proj": (dim, dim),
-        "post_attention_layernorm": (dim,),
-        "mlp.gate_proj": (width, dim),
-        "mlp.down_proj": (dim, width),
-        "mlp.up_proj": (width, dim),
-    }
+    dim, layers = sizes.hidden, sizes.layers
     place = 0
 
     def take(*shape: int) -> Floats:
@@ -72,7 +61,7 @@ def _weights(
         return values
 
     weights = {"embed_tokens.weight": take(sizes.vocabulary, dim)}
-    for part, shape in per_layer.items():
+    for part, shape in block_shapes(sizes, width).items():
         for layer, value in enumerate(take(layers, *shape)):
             weights[f"layers.{layer}.{part}.weight"] = value
     weights["norm.weight"] = take(dim)

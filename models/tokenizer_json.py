@@ -29,8 +29,8 @@ def byte_level(
     """GPT-2's kind: bytes as letters, merged in the order of `merges`."""
     if split not in _SPLITS:
         raise ZottaError(
-            f"unknown tokenizer {split!r}: {', '.join(_SPLITS)} are known; give the model's "
-            "tokenizer.json with --tokenizer"
+            f"unknown tokenizer {split!r}: {', '.join(_SPLITS)} are known; export the model's "
+            "folder of transformers instead"
         )
     before = {"type": "Sequence", "pretokenizers": _SPLITS[split]}
     pairs = [tuple(merge.split(" ", 1)) for merge in merges]

@@ -294,8 +294,9 @@ def test_decoders_under_shift(
     assert decoders.main(["questions", *few, "--count", "2"]) == 0
     assert decoders.main(["text", *few, "--texts", str(text), "--window", "8", "--count", "2"]) == 0
     kept = ["--shifts", "mixed", "stories", "--records", str(tmp_path / "streams.jsonl")]
-    assert decoders.main(["questions", *few, *kept, "--count", "3"]) == 0
+    assert decoders.main(["questions", *few, *kept, "--count", "3", "--seed", "7"]) == 0
     assert decoders.main(["project"]) == 0
+    assert '"seed": 7' in (tmp_path / "streams.jsonl").read_text()
     rows = [line.split(" | ")[0] for line in capsys.readouterr().out.splitlines()]
     assert [rows.count(f"| {method}") for method in decoders.METHODS] == [3, 3, 3, 3]
     right = asked.Asked("larger", "Which is larger, 13 or 8?", ("13", "thirteen"))
@@ -320,6 +321,8 @@ def test_streams_of_answers_are_compared(tmp_path: Path, study: Study) -> None:
     row = streams.table([plain, other]).splitlines()[-1].split(" | ")
     assert row[:8] == ["| slot", "2", "50.0", "-50.0 +- 35.4", "50 %", "2", "1", "0"]
     assert row[8:] == ["2.0", "20", "1.0", "10 |"]
+    again = streams.Stream("slot", "plain", 1, (True, True), ((5, 6), ()), *cost)
+    assert "| 4 | 75.0 ± 35.4 |" in streams.table([plain, other, again])
 
 
 def test_rows_of_pictures_are_moved_back(study: Study, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,20 +1,37 @@
-"""Whether an adaptable decoder is still the model it was made from."""
+"""Whether an adaptable decoder is still the model it was made from, and knows its own tokens."""
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 
-from zotta_edge.decoder_format import LOGITS
+from zotta_edge.decoder_format import LOGITS, DecoderInfo
 from zotta_edge.errors import ZottaError
 from zotta_edge.runtime.generate.engine import DecoderEngine, Tokens
+from zotta_edge.runtime.generate.tokenizer import Tokenizer
 from zotta_edge.sessions import ORT_ERRORS, open_session
 
 TOLERANCE = 1e-3  # largest logit difference, relative to the largest logit
 _TOKENS = 7
 _MOVE = 0.1
+
+
+def check_tokens(info: DecoderInfo, source: object) -> None:
+    """Refuse, before anything is written, what could never be read or said."""
+    prompting, vocabulary = info.prompting, info.shape.vocabulary
+    if (last := max((*prompting.stop, *prompting.begin, prompting.pad))) >= vocabulary:
+        raise ZottaError(f"{source}: token {last} is outside the {vocabulary} of the model")
+    if info.tokenizer is not None:
+        Tokenizer.of(info)
+
+
+def check_runs(file: Path) -> None:
+    """Refuse a file that no device could run, before it is put in place."""
+    engine = DecoderEngine.open(file)
+    engine.forward(_prompt(engine))
 
 
 def check_same(original: onnx.ModelProto, engine: DecoderEngine) -> dict[str, float]:
@@ -48,9 +65,11 @@ def broadcasts(engine: DecoderEngine) -> bool:
 
 
 def _prompt(engine: DecoderEngine) -> Tokens:
-    vocabulary = engine.info.shape.vocabulary
-    ids = np.random.default_rng(0).integers(0, vocabulary, (1, _TOKENS))
-    return Tokens(ids, np.ones_like(ids), np.arange(_TOKENS)[None])
+    shape = engine.info.shape
+    ids = np.random.default_rng(0).integers(0, shape.vocabulary, (1, _TOKENS))
+    places = np.arange(_TOKENS)[None]
+    positions = places if shape.positions == 1 else np.stack([places] * shape.positions)
+    return Tokens(ids, np.ones_like(ids), positions)
 
 
 def _source_logits(original: onnx.ModelProto, engine: DecoderEngine, tokens: Tokens) -> Any:

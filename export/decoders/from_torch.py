@@ -1,8 +1,6 @@
 """Decoders of `transformers`, from a folder of weights or as modules; needs torch."""
 
-import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,7 @@ import torch
 from torch import nn
 
 from zotta_edge.decoder_format import IMAGE_PLACE, PROMPT_PLACE, Prompting
-from zotta_edge.errors import ZottaError
+from zotta_edge.errors import ZottaError, quoting
 from zotta_edge.files import read_text
 from zotta_edge.models.decoder import Decoder, Rotary, Sizes
 
@@ -41,7 +39,7 @@ def decoder_of(
     weights = {name: as_array(value) for name, value in text.state_dict().items()}
     if not getattr(whole, "tie_word_embeddings", False):
         weights["lm_head.weight"] = as_array(module.lm_head.weight)  # type: ignore[arg-type,union-attr]
-    prompting = prompting or Prompting(stop=_stops(module, config), pad=config.pad_token_id or 0)
+    prompting = prompting or Prompting(stop=_stops(module, config), pad=_pad(config, config))
     return Decoder(
         config.model_type, _sizes(config), _rotary(text.rotary_emb), weights, prompting, tokenizer
     )
@@ -50,67 +48,61 @@ def decoder_of(
 def load_folder(folder: Path) -> nn.Module:
     """A model with its weights from a local folder, as `save_pretrained` writes one."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+    from transformers.utils import logging
 
-    with _refusing(folder):
+    # What matters of its reports is checked below.
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    with quoting(f"{folder} holds no model that transformers can load"):
         config = AutoConfig.from_pretrained(folder, **_THERE)
+        _check_family(getattr(config, "text_config", config))
         _check_layers(getattr(config, "text_config", config))
         seeing = hasattr(config, "vision_config")
         kind: Any = AutoModelForImageTextToText if seeing else AutoModelForCausalLM
-        module, loaded = kind.from_pretrained(
+        module, found = kind.from_pretrained(
             folder, dtype=torch.float32, output_loading_info=True, **_THERE
         )
-    if missing := sorted(loaded["missing_keys"]):  # they were drawn at random
-        raise ZottaError(
-            f"{folder} lacks {len(missing)} of the model's weights, the first {missing[0]}: "
-            "download it again"
-        )
-    whole: nn.Module = module.eval()
-    return whole
-
-
-@contextmanager
-def _refusing(folder: Path) -> Iterator[None]:
-    """A folder may hold anything, of which transformers raises anything."""
-    try:
-        yield
-    except ZottaError:
-        raise
-    except Exception as error:
-        detail = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-        raise ZottaError(f"{folder} holds no model that transformers can load: {detail}") from error
+    if missing := sorted(found["missing_keys"]):  # transformers makes them up
+        raise ZottaError(f"{folder} lacks {missing[0]}, one of {len(missing)}: copy it again")
+    return module.eval()  # type: ignore[no-any-return]
 
 
 def read_prompting(folder: Path, module: nn.Module) -> tuple[Prompting, str | None]:
     """Template, stop tokens and tokenizer.json of a folder."""
     from transformers import AutoTokenizer
 
-    stop = _stops(module, getattr(module.config, "text_config", module.config))
+    config: Any = getattr(module.config, "text_config", module.config)
+    stop, image = _stops(module, config), getattr(module.config, "image_token_id", None)
     file = folder / "tokenizer.json"
     if not file.exists():
-        return Prompting(stop=stop), None
-    text = read_text(file)
-    with _refusing(folder):
-        json.loads(text)
+        return Prompting((IMAGE_PLACE if image else "") + PROMPT_PLACE, stop), None
+    with quoting(f"{folder} holds no tokenizer that transformers can load"):
         tokenizer: Any = AutoTokenizer.from_pretrained(folder, **_THERE)
-        template = _template(tokenizer, getattr(module.config, "image_token_id", None))
-    stop = tuple(sorted({*stop, *(x for x in [tokenizer.eos_token_id] if x is not None)}))
-    pad = tokenizer.pad_token_id
-    return Prompting(template, stop, pad if pad is not None else 0), text
+        template, unseeing = _templates(tokenizer, image)
+    stop = _known((*stop, tokenizer.eos_token_id), config)
+    prompting = Prompting(template, stop, _pad(tokenizer, config), unseeing=unseeing)
+    return prompting, read_text(file)
 
 
-def _template(tokenizer: Any, image_token: int | None) -> str:
-    """What the chat template puts around one question, and its image where the model sees."""
-    alone = PROMPT_PLACE if image_token is None else IMAGE_PLACE + PROMPT_PLACE
+def _templates(tokenizer: Any, image_token: int | None) -> tuple[str, str]:
+    """For a question, and for one without an image where the model sees."""
+    if image_token is None:
+        return _template(tokenizer, _MARK), ""
+    image, words = tokenizer.convert_ids_to_tokens(image_token), {"type": "text", "text": _MARK}
+    seeing = _template(tokenizer, [{"type": "image"}, words], image)
+    return seeing, _template(tokenizer, [words])
+
+
+def _template(tokenizer: Any, content: Any, image: str = "") -> str:
+    """What the chat template puts around one question, and around its image's token."""
+    places = [IMAGE_PLACE, PROMPT_PLACE] if image else [PROMPT_PLACE]
     if not tokenizer.chat_template:
-        return alone
-    parts = [{"type": "image"}, {"type": "text", "text": _MARK}]
-    chat = [{"role": "user", "content": _MARK if image_token is None else parts}]
+        return "".join(places)
+    chat = [{"role": "user", "content": content}]
     text = str(tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))
     text = text.replace(_MARK, PROMPT_PLACE)
-    if image_token is not None:
-        text = text.replace(tokenizer.convert_ids_to_tokens(image_token), IMAGE_PLACE)
-    places = (PROMPT_PLACE,) if image_token is None else (IMAGE_PLACE, PROMPT_PLACE)
-    return text if all(text.count(place) == 1 for place in places) else alone
+    text = text.replace(image, IMAGE_PLACE) if image else text
+    return text if all(text.count(place) == 1 for place in places) else "".join(places)
 
 
 def _check_layers(config: Any) -> None:
@@ -156,8 +148,17 @@ def _stops(module: Any, config: Any) -> tuple[int, ...]:
     generation = getattr(module, "generation_config", None)
     stop = getattr(generation, "eos_token_id", None)
     stop = config.eos_token_id if stop is None else stop
-    stops = stop if isinstance(stop, list) else [] if stop is None else [stop]
-    return tuple(token for token in stops if 0 <= token < config.vocab_size)
+    return _known(stop if isinstance(stop, list) else [stop], config)
+
+
+def _pad(source: Any, config: Any) -> int:
+    return next(iter(_known([source.pad_token_id], config)), 0)
+
+
+def _known(tokens: Iterable[int | None], config: Any) -> tuple[int, ...]:
+    """Those that the model has, in order."""
+    known = {each for each in tokens if each is not None and 0 <= each < config.vocab_size}
+    return tuple(sorted(known))
 
 
 def as_array(tensor: torch.Tensor) -> np.ndarray[Any, np.dtype[np.float32]]:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from zotta_edge.decoder_format import DecoderInfo, Vision
-from zotta_edge.errors import ZottaError
 from zotta_edge.export.decoders.from_onnx import adaptable_onnx
 from zotta_edge.export.decoders.graph import POST_ATTENTION
 from zotta_edge.export.decoders.pipeline import vision_path
@@ -84,9 +83,3 @@ def _batches(described: dict[str, Any]) -> str:
     return f"{lengths}, {cache}" + (
         "; perturbed passes share the prompt" if described["broadcasts"] else ""
     )
-
-
-def refuse_eyes(metadata: dict[str, str], path: Path) -> None:
-    if metadata.get("zotta.kind") == "vision":
-        decoder = path.name.replace(".vision.onnx", ".onnx")
-        raise ZottaError(f"{path} are the eyes of a decoder: inspect {decoder} beside it")

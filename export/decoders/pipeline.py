@@ -17,15 +17,17 @@ from zotta_edge.decoder_format import (
     to_metadata,
 )
 from zotta_edge.errors import ZottaError
+from zotta_edge.export.decoders.check import check_runs, check_tokens
 from zotta_edge.export.decoders.four_bits import SCHEME as FOUR_BIT_SCHEME
 from zotta_edge.export.decoders.graph import POST_ATTENTION, decoder_graph
 from zotta_edge.export.decoders.quantize import SCHEME, quantize_blocks
 from zotta_edge.export.quantize.target import describe_machine, detect_target
 from zotta_edge.files import check_writable, replacing
 from zotta_edge.format import Floats, Precision, Recipe
-from zotta_edge.models.decoder import Decoder
+from zotta_edge.models.decoder import Decoder, check_decoder
 
 Say = Callable[[str], None]
+PRECISIONS = ("int4", "int8", "fp32")
 _LARGEST = 2**31 - 1  # bytes protobuf can hold
 
 
@@ -48,6 +50,10 @@ class DecoderOptions:
     context: int | None = None
 
     def __post_init__(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise ZottaError(
+                f"precision {self.precision} is unknown for decoders: {', '.join(PRECISIONS)}"
+            )
         try:
             re.compile(self.norms)
         except re.error as error:
@@ -79,11 +85,15 @@ def export_decoder(
         Told what is being done.
     """
     options, output = options or DecoderOptions(), Path(output)
-    _check_precision(decoder, options.precision)
-    check_writable(output)
+    if options.precision == "int4" and not decoder.four_bits:
+        raise ZottaError(f"{decoder.name} has no 4-bit weights to keep: export it as int8 or fp32")
+    check_decoder(decoder)
+    for file in (output, vision_path(output)) if vision else (output,):
+        check_writable(file)
     image_token = vision[1].image_token if vision else None
     model, norms = decoder_graph(decoder, options.norms, image_token)
     info = _described(decoder, norms, options, vision[1] if vision else None)
+    check_tokens(info, decoder.name)
     say(f"{len(norms)} norms with {sum(norm.channels for norm in norms)} scales are adaptable")
     if options.precision != "fp32":
         say(f"quantizing to {options.precision}")
@@ -92,25 +102,18 @@ def export_decoder(
         scheme = FOUR_BIT_SCHEME if kept else SCHEME
         recipe = replace(info.recipe, precision=options.precision, scheme=scheme)
         info = replace(info, recipe=recipe)
+    write_decoder(model, info, output)
     if vision:
         eyes = vision[0] if options.precision == "fp32" else quantize_blocks(vision[0])
         onnx.helper.set_model_props(eyes, {"zotta.format": "1", "zotta.kind": "vision"})
         _write(eyes, vision_path(output))
-    write_decoder(model, info, output)
     return info
-
-
-def _check_precision(decoder: Decoder, precision: Precision) -> None:
-    if precision not in ("int4", "int8", "fp32"):
-        raise ZottaError(f"precision {precision} is unknown for decoders: int4, int8 or fp32")
-    if precision == "int4" and not decoder.four_bits:
-        raise ZottaError(f"{decoder.name} has no 4-bit weights to keep: export it as int8 or fp32")
 
 
 def write_decoder(model: onnx.ModelProto, info: DecoderInfo, output: Path) -> None:
     """Write `model` with `info` as its metadata."""
     onnx.helper.set_model_props(model, to_metadata(info))
-    _write(model, output)
+    _write(model, output, check_runs)
 
 
 def vision_path(decoder: str | Path) -> Path:
@@ -122,7 +125,9 @@ def vision_path(decoder: str | Path) -> Path:
     return Path(decoder).with_suffix(".vision.onnx")
 
 
-def _write(model: onnx.ModelProto, output: Path) -> None:
+def _write(
+    model: onnx.ModelProto, output: Path, check: Callable[[Path], None] = lambda file: None
+) -> None:
     model.producer_name = "zotta-edge"
     if model.ByteSize() > _LARGEST:
         raise ZottaError(
@@ -131,6 +136,7 @@ def _write(model: onnx.ModelProto, output: Path) -> None:
         )
     with replacing(output) as temporary:
         temporary.write_bytes(model.SerializeToString())
+        check(temporary)
 
 
 def _described(

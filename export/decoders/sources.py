@@ -20,6 +20,7 @@ from zotta_edge.export.decoders.pipeline import (
 from zotta_edge.export.decoders.quantize import SCHEME, quantize_blocks
 from zotta_edge.export.quantize.found import found_precision, found_scheme
 from zotta_edge.export.quantize.target import describe_machine, detect_target
+from zotta_edge.export.sources.obstacles import one_line_errors
 from zotta_edge.files import check_file, check_writable, read_text, replacing
 from zotta_edge.format import Preprocessing, Recipe
 from zotta_edge.models.decoder import Decoder
@@ -54,7 +55,8 @@ def export_any_decoder(
         raise ZottaError(f"{path} does not exist")
     check_file(path)
     if path.suffix == ".onnx":
-        return _from_onnx(path, output, options, say)
+        with one_line_errors(source):
+            return _from_onnx(path, output, options, say)
     if path.is_dir():
         return _from_folder(path, output, options, size, say)
     return export_decoder(_read(path), output, options, say=say)
@@ -94,6 +96,7 @@ def _from_onnx(path: Path, output: Path, options: DecoderOptions, say: Say) -> D
     )
     scheme = found_scheme(found.model.graph.node)
     info = _described(path, found, scheme)
+    check.check_tokens(info, path.parent)
     engine = _opened(found.model, info, output)
     info = replace(info, checks=check.check_same(onnx.load(path), engine))
     info = replace(info, broadcasts=check.broadcasts(engine))
@@ -115,10 +118,6 @@ def _described(path: Path, found: Found, scheme: str | None) -> DecoderInfo:
     precision = found_precision(found.model.graph.node)
     recipe = Recipe(precision, scheme or "as it came", detect_target(), describe_machine())
     stop, pad = stop_tokens(path.parent)
-    if (last := max((*stop, pad))) >= found.shape.vocabulary:
-        raise ZottaError(
-            f"{path.parent}: token {last} is outside the {found.shape.vocabulary} of the model"
-        )
     tokenizer = path.with_name("tokenizer.json")
     text = read_text(tokenizer) if tokenizer.exists() else None
     return DecoderInfo(

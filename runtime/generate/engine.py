@@ -74,6 +74,10 @@ class DecoderEngine:
         self._fingerprint = self._fingerprint or sha256(self.path)
         return self._fingerprint
 
+    def positions_in(self, kilobytes: int) -> int:
+        """How many tokens' logits take that much memory, and one at least."""
+        return max(1, kilobytes * 256 // self.info.shape.vocabulary)
+
     def forward(
         self,
         tokens: Tokens,

@@ -41,11 +41,12 @@ class Asking:
     def prompt(self, question: Question) -> Prompt:
         """Tokens of a question in the model's template, and the rows of its image."""
         check_text(question.text, self._info)
-        template, rows = self._info.prompting.template, self._rows(question.image)
-        seeing, begin = rows is not None, len(self._info.prompting.begin)
-        ids = self._ids(template.replace(PROMPT_PLACE, question.text), seeing)
+        prompting, rows = self._info.prompting, self._rows(question.image)
+        seeing, begin = rows is not None, len(prompting.begin)
+        template = prompting.template if seeing else prompting.unseeing or prompting.template
+        ids = self._ids(template, question.text, seeing)
         before, _, after = template.partition(PROMPT_PLACE)
-        head, tail = self._ids(before, seeing), self._ids(after, seeing)[begin:]
+        head, tail = self._ids(before, "", seeing), self._ids(after, "", seeing)[begin:]
         # Tokens may join across the template's edges: what is still its own tells where they are.
         start, end = _shared(ids, head), len(ids) - _shared(ids[::-1], tail[::-1])
         return Prompt(ids, rows, (start, max(start, end)))
@@ -60,12 +61,13 @@ class Asking:
         (rows,) = self._eyes.rows([image])
         return rows
 
-    def _ids(self, text: str, seeing: bool) -> tuple[int, ...]:
-        """Tokens of a text; the image's stand where the template says."""
+    def _ids(self, template: str, text: str, seeing: bool) -> tuple[int, ...]:
+        """Tokens of a template with a text in it; the image's stand where the template says."""
         encode, vision = self._tokenizer.encode, self._info.vision
-        before, place, after = text.partition(IMAGE_PLACE)
-        if not (seeing and place and vision):
-            return encode(text.replace(IMAGE_PLACE, ""))
+        parts = [part.replace(PROMPT_PLACE, text) for part in template.split(IMAGE_PLACE)]
+        if not (seeing and vision and len(parts) == 2):
+            return encode("".join(parts))
+        before, after = parts
         rest = encode(after)[len(self._info.prompting.begin) :]
         return (*encode(before), *(vision.image_token,) * vision.tokens, *rest)
 

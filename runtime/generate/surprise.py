@@ -30,6 +30,9 @@ class SurpriseSettings(Options):
     surprise: float = option(
         2.0, "least loss of a prompt, in standard deviations above what is expected; 0: any", low=0
     )
+    kilobytes: int = option(
+        512 * 1024, "memory for logits of one pass; of longer prompts the last tokens count", low=1
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,14 +58,14 @@ class Gate:
 
     def __init__(self, engine: DecoderEngine, least: float, kilobytes: int) -> None:
         self._engine, self._least = engine, least
-        self._logits = kilobytes * 256 // engine.info.shape.vocabulary  # positions that fit
+        self._positions = engine.positions_in(kilobytes)
         self.expected = 0  # prompts so far
 
     def look(self, batch: Batch) -> Look:
         """Words say nothing about a picture: prompts with one are always let through."""
         if not self._least or batch.image_rows is not None:
             return Look(np.zeros(len(batch), bool))
-        kept = max(1, min(_LATEST, self._logits // len(batch)))
+        kept = max(1, min(_LATEST, self._positions // len(batch)))
         first = max(0, batch.ids.shape[1] - kept)
         tokens = Tokens(batch.ids, batch.mask, batch.positions)
         seen = self._engine.forward(tokens, first=first)

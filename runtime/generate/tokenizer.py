@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from zotta_edge.decoder_format import DecoderInfo
-from zotta_edge.errors import ZottaError
+from zotta_edge.errors import ZottaError, quoting
 from zotta_edge.files import read_text
 
 _CUT = "\ufffd"  # what a character reads as while some of its bytes are missing
@@ -51,7 +51,8 @@ class Tokenizer:
             text.encode()
         except UnicodeEncodeError as error:  # half of a surrogate pair, or a shell's odd bytes
             raise ZottaError("the prompt is no text: it holds bytes that are not UTF-8") from error
-        ids = self._tokenizer.encode(text, add_special_tokens=False).ids
+        with quoting("the tokenizer cannot read the prompt, give another one with --tokenizer"):
+            ids = self._tokenizer.encode(text, add_special_tokens=False).ids
         return (*self._begin, *ids)
 
     def decode(self, tokens: Iterable[int]) -> str:
@@ -83,8 +84,5 @@ def _parsed(text: str) -> Any:
         raise ZottaError(
             "texts need the tokenizers package: `pip install 'zotta-edge[generate]'`"
         ) from error
-    try:
+    with quoting("unknown tokenizer, give a tokenizer.json"):
         return Parsed.from_str(text)
-    except Exception as error:  # what the package raises has no class of its own
-        detail = " ".join(str(error).split())[:200]
-        raise ZottaError(f"unknown tokenizer ({detail}): give a tokenizer.json") from error

@@ -15,7 +15,7 @@ import numpy as np
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.format import FORMAT_VERSION, Floats, Preprocessing, Recipe
-from zotta_edge.format.damage import refuse_other_version, refusing_damage
+from zotta_edge.format.damage import refuse_eyes, refuse_other_version, refusing_damage
 from zotta_edge.format.kinds import check_kinds, check_numbers
 from zotta_edge.format.packing import decode, encode
 from zotta_edge.format.preprocessing import preprocessing_from_item
@@ -68,6 +68,7 @@ class Prompting:
     stop: tuple[int, ...] = ()  # tokens that end an answer
     pad: int = 0
     begin: tuple[int, ...] = ()  # tokens before every prompt
+    unseeing: str = ""  # template of a question without an image; empty: the same without {image}
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,7 @@ def to_metadata(info: DecoderInfo) -> dict[str, str]:
 
 def from_metadata(metadata: Mapping[str, str], path: object = "the file") -> DecoderInfo:
     """Read `metadata_props`; refuse, with a reason, what this version does not understand."""
+    refuse_eyes(metadata, path)
     if metadata.get("zotta.kind") != KIND:
         raise ZottaError(
             f"{path} is a classifier's file: use `zotta-edge adapt --model {path}`"
@@ -192,7 +194,8 @@ def _check(info: DecoderInfo) -> None:
     tokens += (info.vision.image_token,) if info.vision else ()
     if any(type(token) is not int or not 0 <= token < info.shape.vocabulary for token in tokens):
         raise ValueError(f"tokens {tokens} of {info.shape.vocabulary}")
-    if PROMPT_PLACE not in info.prompting.template:
+    templates = (info.prompting.template, info.prompting.unseeing or PROMPT_PLACE)
+    if not all(PROMPT_PLACE in template for template in templates):
         raise ValueError(f"a template without {PROMPT_PLACE}")
     if info.shape.positions not in (1, 3):
         raise ValueError(f"{info.shape.positions} positions a token")

@@ -102,10 +102,12 @@ def has_external_data(model: str | Path | bytes) -> bool:
     if isinstance(model, bytes):
         return _LOCATION in model and _points_elsewhere(model)
     path = Path(model)
-    if not path.is_file():
-        raise ZottaError(f"{path} is not a file" if path.exists() else f"{path} does not exist")
-    if path.suffix in _SOURCES:
+    if not path.exists():
+        raise ZottaError(f"{path} does not exist")
+    if path.suffix in _SOURCES or (path / "config.json").exists():
         raise ZottaError(f"{path} is no ONNX file: make one of it with `zotta-edge export` first")
+    if not path.is_file():
+        raise ZottaError(f"{path} is not a file")
     with path.open("rb") as stream:
         if os.fstat(stream.fileno()).st_size == 0:
             raise ZottaError(f"{path} is empty: copy or export it again")

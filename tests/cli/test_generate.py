@@ -4,10 +4,11 @@ import json
 import os
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
-from tiny_decoders import tiny_decoder
+from tiny_decoders import TOKENIZER, tiny_decoder
 
 from zotta_edge.__main__ import main
 from zotta_edge.export.decoders.pipeline import DecoderOptions, export_decoder
@@ -28,6 +29,23 @@ def test_a_prompt(path: Path, method: str, capsys: pytest.CaptureFixture[str]) -
     output = capsys.readouterr()
     assert len(output.out.split()) == 5
     assert "passes" in output.err
+
+
+def test_an_answer_ends_before_a_stop(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def said(*arguments: str) -> str:
+        command = ["generate", "--model", str(path), "--max-tokens", "9", "--threads", "1"]
+        assert main([*command, *arguments]) == 0
+        return capsys.readouterr().out.strip()
+
+    (tmp_path / "q.jsonl").write_text('{"prompt": "a b c"}')
+    whole = said("--prompt", "a b c")
+    stop = ["--stop", "none of it", "--stop", whole[4:6]]
+    expected = whole[: whole.index(whole[4:6])].strip()
+    assert said("--prompt", "a b c", *stop) == expected != whole
+    reply = json.loads(said("--jsonl", str(tmp_path / "q.jsonl"), *stop))["reply"]
+    assert reply.strip() == expected
 
 
 def test_questions_are_scored_and_learned_from(
@@ -61,6 +79,7 @@ def test_questions_are_scored_and_learned_from(
         (["--jsonl", "/dev/zero"], "larger than 64 MB"),
         (["--prompt", "a", "--tokenizer", "/dev/zero"], "larger than 64 MB"),
         (["--prompt", "a", "--answers"], "--answers needs --jsonl"),
+        (["--prompt", "a", "--stop", ""], "--stop needs a text"),
         (["--prompt", "a", "--report", "r.json"], "--report needs --jsonl"),
         (["--prompt", "a", "--output", "/dev/null"], "no file that could be replaced"),
         (["--prompt", "a", "--output", "missing/a.jsonl"], "there is no folder missing"),
@@ -160,6 +179,27 @@ def test_unknown_tokenizers(path: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert "unknown tokenizer" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "none"}}, "Missing [UNK]"),
+        ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}}, "charsmap"),
+    ],
+)
+def test_tokenizers_that_fail_late(
+    path: Path,
+    change: dict[str, object],
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The package raises as it reads the prompt, or panics."""
+    (tmp_path / "t.json").write_text(json.dumps(TOKENIZER | change))
+    command = ["generate", "--model", str(path), "--prompt", "zz", "--tokenizer"]
+    assert main([*command, str(tmp_path / "t.json")]) == 1
+    assert said in capsys.readouterr().err.splitlines()[-1]
+
+
 def test_images_for_a_model_that_reads_text_alone(
     path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -195,7 +235,7 @@ def test_inspect_shows_a_decoder(path: Path, capsys: pytest.CaptureFixture[str])
 
 def test_inspect_of_what_is_no_adaptable_decoder(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", str(embedded.VLM.with_suffix(".vision.onnx"))]) == 1
-    assert "the eyes of a decoder: inspect digits_vlm_int8.onnx" in capsys.readouterr().err
+    assert "digits_vlm_int8.onnx beside it" in capsys.readouterr().err
     foreign = Path(__file__).parents[1] / "export" / "decoders" / "files"
     for tool in ("optimum", "genai"):
         assert main(["inspect", str(foreign / tool / "model.onnx")]) == 0
@@ -206,8 +246,11 @@ def test_files_that_were_not_exported_or_were_already(
     path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "m.gguf").write_bytes(b"GGUF location")
-    for command in (["generate", "--prompt", "a"], ["serve"]):
-        assert main([*command, "--model", str(tmp_path / "m.gguf")]) == 1
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "config.json").write_text("{}")
+    commands = (["generate", "--prompt", "a"], ["serve"])
+    for source, command in product(("m.gguf", "folder"), commands):
+        assert main([*command, "--model", str(tmp_path / source)]) == 1
         assert "with `zotta-edge export` first" in capsys.readouterr().err
     assert main(["export", str(path), "-o", str(tmp_path / "again.onnx")]) == 1
     assert "already exported by zotta-edge" in capsys.readouterr().err
@@ -223,6 +266,34 @@ def test_export_of_a_decoder(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "not a GGUF file" in capsys.readouterr().err
     assert main(["export", str(source), "-o", str(target), "--layers", "["]) == 1
     assert "'[' is not a regular expression" in capsys.readouterr().err
+    assert main(["export", str(source), "-o", str(target), "--mean", "0.5"]) == 1
+    assert "--mean is for classifiers" in capsys.readouterr().err
+
+
+def test_a_source_is_never_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "model.gguf"
+    source.write_bytes(b"GGUF of hours")
+    assert main(["export", str(source), "-o", str(tmp_path / "." / "model.gguf")]) == 1
+    assert "would take the place of its own source" in capsys.readouterr().err
+    assert source.read_bytes() == b"GGUF of hours"
+
+
+@pytest.mark.parametrize("command", ["adapt", "generate", "serve"])
+def test_eyes_are_no_model(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    eyes, image = embedded.VLM.with_suffix(".vision.onnx"), grey(tmp_path / "x.pgm", 64, 16)
+    more = {"adapt": ["--data", image], "generate": ["--prompt", "a"], "serve": []}[command]
+    assert main([command, "--model", str(eyes), *more]) == 1
+    assert "the eyes of a decoder" in capsys.readouterr().err
+
+
+def test_an_image_has_no_place_without_the_template(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image = grey(tmp_path / "x.pgm", 64, 16)
+    assert main(["generate", "--image", image, "--prompt", "how many?", "--raw"]) == 1
+    assert "--raw leaves out the template" in capsys.readouterr().err
 
 
 def grey(path: Path, width: int, height: int) -> str:

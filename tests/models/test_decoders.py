@@ -34,6 +34,7 @@ PARTS = (
     "input_layernorm self_attn.q_proj self_attn.k_proj self_attn.v_proj self_attn.o_proj "
     "post_attention_layernorm mlp.gate_proj mlp.down_proj mlp.up_proj"
 )
+ODD = struct.pack("<7i", 32, 64, 3, 32, 2, 28, 64)  # 32 heads of one number, which cannot turn
 GGUF_PARTS = "attn_norm attn_q attn_k attn_v attn_output ffn_norm ffn_gate ffn_down ffn_up"
 
 
@@ -77,7 +78,7 @@ def test_llama2c_comes_back(tmp_path: Path) -> None:
     assert np.allclose(forward(read, ids), forward(decoder, ids), atol=1e-5)
 
 
-@pytest.mark.parametrize("content", [b"", b"short", struct.pack("<7i", *[10**9] * 7)])
+@pytest.mark.parametrize("content", [b"", b"short", struct.pack("<7i", *[10**9] * 7), ODD])
 def test_llama2c_that_is_none(content: bytes) -> None:
     with pytest.raises(ZottaError, match="not a file of llama2.c"):
         parse_llama2c(content, "x.bin")
@@ -88,10 +89,45 @@ def test_llama2c_cut_short() -> None:
         parse_llama2c(written(tiny_decoder())[:-100], "x.bin")
 
 
-def write_gguf(decoder: Decoder, path: Path, kind: str = "F32") -> None:
+def changed(**changes: Any) -> Decoder:
+    decoder = tiny_decoder()
+    sizes = {name: changes.pop(name) for name in list(changes) if hasattr(decoder.sizes, name)}
+    weights = {**decoder.weights, **changes}
+    left = {name: value for name, value in weights.items() if value is not None}
+    return replace(decoder, sizes=replace(decoder.sizes, **sizes), weights=left)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"layers.1.mlp.up_proj.weight": None}, "tiny0 lacks layers.1.mlp.up_proj.weight"),
+        ({"layers": 4}, "tiny0 lacks layers.3"),
+        ({"layers": 2}, "tiny0 has layers.2"),
+        ({"layers.0.self_attn.q_norm.weight": np.ones(8)}, "q_norm.weight, which its sizes do not"),
+        ({"kv_heads": 4}, r"k_proj.weight of tiny0 has the shape \[16, 32\], expected \[32, 32\]"),
+        ({"lm_head.weight": np.ones((9, 32))}, r"the shape \[9, 32\], expected \[28, 32\]"),
+        ({"norm.weight": np.full(32, np.nan)}, "norm.weight of tiny0 is not finite"),
+        ({"heads": 3}, "no decoder has the sizes"),
+        ({"context": 1}, "no decoder has the sizes"),
+        ({"epsilon": float("nan")}, "no decoder has the sizes"),
+        ({"layers.0.mlp.up_proj.bias": np.ones(3)}, "cannot be run by onnxruntime"),
+    ],
+)
+def test_weights_that_their_sizes_do_not_tell_of(
+    tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    """They were written, and failed on the device, or ended in a KeyError."""
+    with pytest.raises(ZottaError, match=said):
+        export_decoder(changed(**changes), tmp_path / "x.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def write_gguf(
+    decoder: Decoder, path: Path, kind: str = "F32", architecture: str = "llama"
+) -> None:
     """As llama.cpp does, the products' matrices in that kind."""
     gguf = pytest.importorskip("gguf")
-    writer = gguf.GGUFWriter(path, "llama")
+    writer = gguf.GGUFWriter(path, architecture)
     sizes = decoder.sizes
     writer.add_block_count(sizes.layers)
     writer.add_context_length(sizes.context)
@@ -100,20 +136,23 @@ def write_gguf(decoder: Decoder, path: Path, kind: str = "F32") -> None:
     writer.add_head_count_kv(sizes.kv_heads)
     writer.add_layer_norm_rms_eps(sizes.epsilon)
     writer.add_tokenizer_model("gpt2")
-    writer.add_token_list(WORDS)
+    writer.add_token_list([*WORDS[:-1], "ab"])
     writer.add_token_types([3, 3] + [1] * (len(WORDS) - 2))
     writer.add_token_merges(["a b"])
     writer.add_eos_token_id(1)
     writer.add_chat_template("{% for m in messages %}<{{ m['content'] }}>{% endfor %}")
     names = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output"}
     inner = dict(zip(PARTS.split(), GGUF_PARTS.split(), strict=True))
-    for name, value in in_file_order(decoder).items():
-        part = name.removesuffix(".weight")
+    weights = in_file_order(decoder) if architecture == "llama" else decoder.weights
+    for name, value in weights.items():
+        part, suffix = name.rsplit(".", 1)
         layer = part.split(".", 2)
-        own = f"blk.{layer[1]}.{inner[layer[2]]}" if part.startswith("layers") else names[part]
-        stored = gguf.GGMLQuantizationType[kind if "_proj" in name else "F32"]
+        own = names.get(part, part)
+        if part.startswith("layers"):
+            own = f"blk.{layer[1]}.{inner[layer[2]]}"
+        stored = gguf.GGMLQuantizationType[kind if "_proj.weight" in name else "F32"]
         data = gguf.quants.quantize(np.ascontiguousarray(value), stored)
-        writer.add_tensor(f"{own}.weight", data, raw_dtype=stored)
+        writer.add_tensor(f"{own}.{suffix}", data, raw_dtype=stored)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -154,6 +193,24 @@ def test_damaged_ggufs_are_one_line(tmp_path: Path, fields: tuple[int, bytes]) -
     with pytest.raises(ZottaError, match="not a GGUF file, or is damaged") as said:
         read_gguf(tmp_path / "x.gguf")
     assert "\n" not in str(said.value)
+
+
+def test_gguf_that_scales_rotary_positions(tmp_path: Path) -> None:
+    factors = {"rope_freqs.weight": np.ones(4, np.float32)}
+    write_gguf(changed(**factors), tmp_path / "tiny.gguf")
+    with pytest.raises(ZottaError, match="scales its rotary positions, as Llama 3"):
+        read_gguf(tmp_path / "tiny.gguf")
+
+
+def test_gguf_of_qwen2_comes_back(tmp_path: Path) -> None:
+    """Its rotary pairs are halves already, and its projections have biases."""
+    biases = {f"layers.{n}.self_attn.q_proj.bias": np.arange(32.0) for n in range(3)}
+    decoder = changed(**biases)
+    write_gguf(decoder, tmp_path / "tiny.gguf", architecture="qwen2")
+    read = read_gguf(tmp_path / "tiny.gguf")
+    assert set(read.weights) == set(decoder.weights)
+    assert all(np.array_equal(read.weights[name], each) for name, each in decoder.weights.items())
+    export_decoder(read, tmp_path / "qwen2.onnx")
 
 
 @pytest.mark.parametrize(

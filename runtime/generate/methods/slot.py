@@ -42,12 +42,12 @@ class Slot(Forgetful):
         if self._weights is None:
             self._weights = head_weights(self._engine)
         tokens = Tokens(batch.ids, batch.mask, batch.positions, batch.image_rows)
-        seen = self._engine.forward(tokens)
+        longest = self._engine.positions_in(self._settings.kilobytes) // len(batch)
+        first = max(0, batch.ids.shape[1] - max(1, longest))
+        seen = self._engine.forward(tokens, first=first)
+        rows = zip(seen.logits, batch.ids[:, first:], batch.words[:, first:], strict=True)
         shifts = np.stack(
-            [
-                self._fit(logits[:-1][words[1:]], ids[1:][words[1:]])
-                for logits, ids, words in zip(seen.logits, batch.ids, batch.words, strict=True)
-            ]
+            [self._fit(logits[:-1][said[1:]], ids[1:][said[1:]]) for logits, ids, said in rows]
         )
         last = seen.logits[:, -1] + shifts @ self._weights
         started = Pass(last[:, None], seen.hidden, seen.cache)

@@ -40,7 +40,6 @@ class ZeroSettings(GuardSettings):
     learning_rate: float = option(1e-3, "eta of Eq. 1", low=0)
     max_step: float = option(0.005, "longest update, as a share of the scales", low=0)
     max_distance: float = option(0.05, "furthest from the source, likewise", low=0)
-    kilobytes: int = option(512 * 1024, "memory for logits of one pass", low=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,8 +113,8 @@ class _Zeroth(ABC):
     def _logits(self, reading: _Reading, theta: Floats) -> list[Floats]:
         """Logits of each row of theta, as many rows at a time as memory allows."""
         tokens, first = reading.tokens, reading.first
-        row = (tokens.ids.shape[1] - first) * self._engine.info.shape.vocabulary * 4
-        size = max(1, self._settings.kilobytes * 1024 // row)
+        positions = self._engine.positions_in(self._settings.kilobytes)
+        size = max(1, positions // (tokens.ids.shape[1] - first))
         rows = np.atleast_2d(theta)
         parts = [rows[start : start + size] for start in range(0, len(rows), size)]
         return [
@@ -168,8 +167,9 @@ class InputPerplexity(_Zeroth):
     """Minimizes the loss of the question's own tokens; no draft is needed."""
 
     def prepare(self, batch: Batch, limit: int) -> Move:
-        readings = [_question(batch, row) for row in range(len(batch))]
-        readable = [reading for reading in readings if reading.words[1:].any()]
+        longest = self._engine.positions_in(self._settings.kilobytes)
+        readings = [_question(batch, row, longest) for row in range(len(batch))]
+        readable = [each for each in readings if each.words[each.first + 1 :].any()]
         if readable:
             gradient, _ = self._estimate(readable)
             self._theta = self._stepped(gradient)
@@ -211,10 +211,11 @@ def _read(batch: Batch, row: int, draft: Completion) -> _Reading:
     return _Reading(tokens, len(prompt) - 1, batch.words[row, start:])
 
 
-def _question(batch: Batch, row: int) -> _Reading:
-    """A prompt alone; logits from where its question begins."""
+def _question(batch: Batch, row: int, longest: int) -> _Reading:
+    """A prompt alone; logits from where its question begins, or of so many tokens at its end."""
     whole = _read(batch, row, Completion((), (), False))
-    return replace(whole, first=max(0, int(whole.words.argmax()) - 1))
+    start = int(whole.words.argmax()) - 1
+    return replace(whole, first=max(0, start, len(whole.words) - longest))
 
 
 def _still_greedy(draft: Completion, logits: Floats, stop: tuple[int, ...]) -> bool:

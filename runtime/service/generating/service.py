@@ -15,6 +15,7 @@ from zotta_edge.json_numbers import finite
 from zotta_edge.runtime.generate.model import AdaptiveDecoder
 from zotta_edge.runtime.generate.prompts import Prompt, check_prompt, longest
 from zotta_edge.runtime.generate.questions import Question
+from zotta_edge.runtime.generate.stops import before
 from zotta_edge.runtime.io.images import Image
 from zotta_edge.runtime.service.config import Config
 from zotta_edge.runtime.service.generating.turns import Turns
@@ -110,7 +111,7 @@ class GenerateService(Served):
         settings = asked.parameters.over(self.model.settings)
         try:
             pieces = self.model.stream_tokens(prompt, learn, settings)
-            yield from protocol.before(pieces, asked.stop)
+            yield from before(pieces, asked.stop)
         finally:
             self._adapting = self._adapting and not learn
             self._changed()

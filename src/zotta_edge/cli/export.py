@@ -9,6 +9,11 @@ from zotta_edge.errors import ZottaError
 from zotta_edge.files import read_text
 from zotta_edge.presets import PRESETS
 
+_OF_CLASSIFIERS = (
+    *("weights", "random_weights", "data", "labels", "classes", "fold", "input"),
+    *("preprocessing", "mean", "std", "bgr", "resize", "interpolation"),
+)
+
 HELP = """Turn a classifier into one adaptable ONNX file
 
 SOURCE is one of
@@ -123,6 +128,8 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.source is None or args.output is None:
         raise ZottaError("export needs SOURCE and -o FILE: see `zotta-edge export --help`")
+    if args.output.exists() and Path(args.source).exists() and args.output.samefile(args.source):
+        raise ZottaError(f"{args.output} would take the place of its own source: name another -o")
     from zotta_edge.export.decoders.sources import names_decoder
 
     if names_decoder(args.source):
@@ -160,6 +167,9 @@ def _export_decoder(args: argparse.Namespace) -> int:
     from zotta_edge.export.decoders.sources import export_any_decoder
     from zotta_edge.export.inspect import describe
 
+    if given := [name for name in _OF_CLASSIFIERS if getattr(args, name)]:
+        flag = given[0].replace("_", "-")
+        raise ZottaError(f"--{flag} is for classifiers, {args.source} is a decoder: leave it out")
     options = DecoderOptions(args.precision)
     if args.layers:
         options = DecoderOptions(args.precision, args.layers)

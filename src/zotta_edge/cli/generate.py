@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from zotta_edge.runtime.generate.settings import GenerationSettings
 
 # What says nothing without a question, in which case the embedded model has its own.
-_OF_QUESTIONS = ("model", "image", "answers", "output", "report", "tokenizer", "raw", "state")
+_OF_QUESTIONS = (
+    *("model", "image", "answers", "output", "report", "tokenizer", "raw", "stop", "state"),
+)
 _MOST = 2**24  # characters read from stdin
 
 HELP = """Answer prompts with a decoder that adapts while it answers
@@ -75,6 +77,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--raw", action="store_true", help="leave the model's template out")
     group = parser.add_argument_group("generation")
     group.add_argument("--max-tokens", type=positive, metavar="N", help="default: 64")
+    group.add_argument(
+        "--stop",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="end an answer before this text; repeatable",
+    )
     group.add_argument("--temperature", type=float, metavar="T", help="0, the default: greedy")
     group.add_argument("--seed", type=int, metavar="N", help="default: 0")
     group = parser.add_argument_group("adaptation")
@@ -104,6 +113,8 @@ def run(args: argparse.Namespace) -> int:
         raise ZottaError("--answers needs --jsonl: a file whose lines have an answer")
     if args.report and not args.jsonl:
         raise ZottaError("--report needs --jsonl: it counts questions")
+    if "" in args.stop:
+        raise ZottaError("--stop needs a text, not an empty one")
     for file in filter(None, (args.output, args.report)):
         check_writable(file)
     rows = read_questions(args.jsonl, args.limit, args.answers) if args.jsonl else [_single(args)]
@@ -117,8 +128,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _answer_one(args: argparse.Namespace, model: "AdaptiveDecoder", row: dict[str, Any]) -> None:
     """Write the answer as it comes; how fast it came goes to stderr."""
+    from zotta_edge.runtime.generate.stops import before
+
     start, pieces = time.monotonic(), []
-    for piece in model.stream_tokens(_prompt(model, args, _question(row, Path()))):
+    answer = model.stream_tokens(_prompt(model, args, _question(row, Path())))
+    for piece in before(answer, tuple(args.stop)):
         print(piece, end="", flush=True)
         pieces.append(piece)
     print(flush=True)
@@ -182,8 +196,10 @@ def _report(
 def _answered(
     args: argparse.Namespace, model: "AdaptiveDecoder", row: dict[str, Any]
 ) -> dict[str, Any]:
+    from zotta_edge.runtime.generate.stops import before
+
     (answer,) = model.complete([_prompt(model, args, _question(row, args.jsonl.parent))])
-    text = model.tokenizer.decode(answer.tokens)
+    text = "".join(before([model.tokenizer.decode(answer.tokens)], tuple(args.stop)))
     scored = {"right": is_right(row, text)} if args.answers else {}
     return row | {"reply": text, "entropy": answer.entropy} | scored
 
@@ -196,6 +212,8 @@ def _score(done: list[dict[str, Any]]) -> str:
 def _prompt(model: "AdaptiveDecoder", args: argparse.Namespace, question: "Question") -> Any:
     from zotta_edge.runtime.generate.prompts import Prompt, check_text
 
+    if args.raw and question.image is not None:
+        raise ZottaError("--raw leaves out the template, which says where an image goes")
     if args.raw:
         check_text(question.text, model.info)
         return Prompt(model.tokenizer.encode(question.text))

@@ -2,7 +2,7 @@
 
 import binascii
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from zotta_edge.errors import ZottaError
@@ -22,6 +22,12 @@ def refusing_damage(path: object) -> Iterator[None]:
         raise ZottaError(
             f"{path} is damaged ({type(error).__name__}: {detail}): export it again"
         ) from error
+
+
+def refuse_eyes(metadata: Mapping[str, str], path: object) -> None:
+    if metadata.get("zotta.kind") == "vision":
+        decoder = str(path).replace(".vision.onnx", ".onnx")
+        raise ZottaError(f"{path} are the eyes of a decoder: name {decoder} beside it")
 
 
 def refuse_other_version(found: object, known: int, path: object) -> None:

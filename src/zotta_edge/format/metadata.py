@@ -7,7 +7,7 @@ from typing import Any
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.format.calibration import calibration_from_metadata, calibration_to_metadata
-from zotta_edge.format.damage import refuse_other_version, refusing_damage
+from zotta_edge.format.damage import refuse_eyes, refuse_other_version, refusing_damage
 from zotta_edge.format.info import ModelInfo, Recipe
 from zotta_edge.format.kinds import check_kinds, check_numbers
 from zotta_edge.format.layers import (
@@ -78,6 +78,7 @@ def _refuse_other_files(metadata: Mapping[str, str], path: object) -> None:
             f"`zotta-edge export {path} -o adaptable.onnx` and `zotta-edge calibrate "
             "adaptable.onnx --source DIR --prime`"
         )
+    refuse_eyes(metadata, path)
     if metadata.get("zotta.kind", "classifier") != "classifier":
         raise ZottaError(
             f"{path} is a {metadata['zotta.kind']}'s file, not a classifier's: decoders answer "

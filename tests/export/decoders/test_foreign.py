@@ -147,9 +147,24 @@ def _no_logits(model: onnx.ModelProto) -> None:
     next(n for n in model.graph.node if "logits" in n.output).output[0] = "scores"
 
 
+def _cut_a_norm(model: onnx.ModelProto) -> None:
+    scale = next(each for each in model.graph.initializer if "layernorm" in each.name)
+    scale.raw_data = scale.raw_data[:-4]
+
+
+def _forget_an_axis(model: onnx.ModelProto) -> None:
+    cache = next(each for each in model.graph.input if each.name.startswith("past"))
+    cache.type.tensor_type.shape.ClearField("dim")
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
-    [(_fuse_norms, "norms are fused"), (_no_logits, "no output logits")],
+    [
+        (_fuse_norms, "norms are fused"),
+        (_no_logits, "no output logits"),
+        (_cut_a_norm, "its graph is inconsistent"),
+        (_forget_an_axis, "its graph is inconsistent"),
+    ],
 )
 def test_what_is_refused(tmp_path: Path, change: Any, reason: str) -> None:
     with pytest.raises(ZottaError, match=reason):

@@ -329,6 +329,12 @@ def test_a_folder_that_sees_is_shown_images(sight: Sight, tmp_path: Path) -> Non
     assert prompt.ids == (5, START, *(IMAGE,) * tokens, 92, 7, 8, 6)
     assert prompt.image_rows is not None
     assert len(prompt.image_rows) == tokens
+    assert seeing.prompt(Question("w7 w8")).ids == (5, 7, 8, 6)  # nothing stands for an image
+    folder = str(tmp_path / "folder")
+    vision_path(tmp_path / "blocked.onnx").mkdir()
+    with pytest.raises(ZottaError, match="it is a folder"):
+        export_any_decoder(folder, tmp_path / "blocked.onnx", DecoderOptions("fp32"), (24, 40))
+    assert not (tmp_path / "blocked.onnx").exists()
     with pytest.raises(ZottaError, match="multiples of 8"):
         export_any_decoder(str(tmp_path / "folder"), path, DecoderOptions("fp32"), (23, 40))
     with pytest.raises(ZottaError, match="expected uint8 images"):

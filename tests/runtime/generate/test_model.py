@@ -104,6 +104,12 @@ def test_half_a_character_is_no_text(path: Path, text: str) -> None:
         load(path).answer([Question(text)])
 
 
+def test_a_question_may_hold_what_templates_do(path: Path) -> None:
+    """It lost its {image}, as if the template had a place for one."""
+    model = load(path)
+    assert len(model.prompt(Question("a {image} {prompt} b")).ids) == 4
+
+
 def test_the_context_ends_an_answer(path: Path) -> None:
     (reply,) = load(path, max_tokens=8).answer([Question("a " * 60)])
     assert len(reply.tokens) == 4

@@ -9,7 +9,7 @@ from tiny_decoders import tiny_decoder
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.export.decoders.pipeline import DecoderOptions, export_decoder
-from zotta_edge.runtime.generate.engine import DecoderEngine, Tokens
+from zotta_edge.runtime.generate.engine import DecoderEngine, Pass, Tokens
 from zotta_edge.runtime.generate.generation import Completion
 from zotta_edge.runtime.generate.guard import AnswerWatch, fault
 from zotta_edge.runtime.generate.head import head_weights
@@ -132,6 +132,29 @@ def test_little_memory_gives_the_same_answer(path: Path) -> None:
     for prompt in PROMPTS:
         assert small.complete([prompt])[0].tokens == large.complete([prompt])[0].tokens
     assert small.engine.passes > large.engine.passes
+
+
+class Counting(DecoderEngine):
+    largest = 0  # bytes of logits that a pass returned
+
+    def forward(self, *given: Any, **named: Any) -> Pass:
+        result = super().forward(*given, **named)
+        self.largest = max(self.largest, result.logits.nbytes)
+        return result
+
+
+@pytest.mark.parametrize("method", ["perplexity", "slot"])
+def test_long_prompts_take_no_more_memory(path: Path, method: str) -> None:
+    """The end of a prompt is learned from, as much of it as memory allows."""
+    engine = Counting.open(path, threads=1)
+    assert isinstance(engine, Counting)
+    settings = GenerationSettings(kilobytes=1, surprise=0.0, max_tokens=3)
+    model = AdaptiveDecoder(engine, settings, method)
+    prompts = [Prompt(tuple(n % 20 + 4 for n in range(length))) for length in (50, 30)]
+    assert all(answer.tokens for answer in model.complete(prompts))
+    assert 0 < engine.largest <= 1024
+    move = model.move(prompts)
+    assert (move.shift if method == "slot" else move.scales) is not None
 
 
 def test_an_unknown_method() -> None:

@@ -1,4 +1,4 @@
-"""Requests of the generate extension, and where a stop text ends an answer."""
+"""Requests of the generate extension."""
 
 import base64
 import json
@@ -6,14 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from zotta_edge.errors import ZottaError
 from zotta_edge.runtime.generate.sampling import choose
 from zotta_edge.runtime.generate.settings import GenerationSettings
 from zotta_edge.runtime.service.http.errors import ServiceError
-from zotta_edge.runtime.service.http.generate_protocol import Parameters, before, parse
+from zotta_edge.runtime.service.http.generate_protocol import Parameters, parse
 
 
 def _parsed(**request: Any) -> Any:
@@ -88,22 +86,3 @@ def test_numbers_of_hundreds_of_digits() -> None:
     assert settings.max_tokens == huge
     logits = np.array([[0.0, 9.0]], np.float32)
     assert choose(logits, settings, np.random.default_rng(settings.seed)) in (0, 1)
-
-
-@given(
-    st.lists(st.text("ab", max_size=3), max_size=8), st.lists(st.text("ab", min_size=1), max_size=3)
-)
-def test_a_text_ends_before_the_first_stop_however_it_is_cut(
-    pieces: list[str], stops: list[str]
-) -> None:
-    """What comes out is free of stops, and all there is before the one completed first."""
-    whole = "".join(pieces)
-    told = "".join(before(pieces, tuple(stops)))
-    assert whole.startswith(told)
-    assert not any(stop in told for stop in stops)
-    assert told == whole or any(whole.startswith(told + stop) for stop in stops)
-
-
-def test_a_stop_of_megabytes_costs_no_more_than_the_text() -> None:
-    """Its beginnings were all compared, each as a copy: 5 x 10^13 bytes a token."""
-    assert "".join(before(["x"] * 50, ("x" * 10**7,))) == "x" * 50
