@@ -21,6 +21,7 @@ from zotta_edge.runtime.io.preprocessing import as_batch
 from zotta_edge.runtime.service.http import protocol
 from zotta_edge.runtime.service.http.errors import ServiceError
 from zotta_edge.runtime.service.http.limits import (
+    FREE,
     Intake,
     check_answer,
     check_pixels,
@@ -48,8 +49,10 @@ class InferenceRoutes:
         self._service.check_name(request.path_params)
         body = await self._intake.body(request)
         with self._intake.place():
-            read = partial(self._asked, body, request.headers.get(protocol.HEADER_LENGTH))
-            asked = await self._service.in_thread(read)
+            header_length = request.headers.get(protocol.HEADER_LENGTH)
+            read = partial(self._asked, body, header_length)
+            only_json = header_length is None and len(body) > FREE  # numbers as text take seconds
+            asked = await self._service.in_thread(read, long=only_json)
             result = await self._predict(await self._images(asked.images), asked.adapt)
             respond = partial(self._answer, asked, result)
             content, length = await self._service.in_thread(respond)

@@ -20,7 +20,7 @@ from zotta_edge.runtime.service.served import Served
 
 _SECONDS = 30.0  # in which a body must have arrived
 _STALL = 5.0  # seconds without a byte of it
-_FREE = 2**20  # bytes of a body that count for nothing: as many as most photographs have
+FREE = 2**20  # bytes of a body that count for nothing: as many as most photographs have
 _BODIES = 8  # of the largest kind, that may be on their way together
 _YOUNG = 2.0  # seconds in which no body makes room for others
 _ANSWERED = 10.0  # seconds between two times that freed memory is given back
@@ -57,7 +57,7 @@ class Body:
 
     def grow(self, size: int) -> None:
         """Tell its size so far."""
-        self.held += self._arriving.lend(max(0, size - _FREE) - self.held)
+        self.held += self._arriving.lend(max(0, size - FREE) - self.held)
 
 
 class Arriving:
@@ -223,7 +223,7 @@ async def decoded(file: bytes, pixels: Preprocessing, service: Served) -> tuple[
         return fit(image, pixels)
 
     taking_apart = partial(still, file, "the image")
-    found = await service.in_thread(taking_apart, long=len(file) > _FREE)
+    found = await service.in_thread(taking_apart, long=len(file) > FREE)
     size = found.width * found.height
     return size, await service.in_thread(fitted, long=size > _LARGE)
 
