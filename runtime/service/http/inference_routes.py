@@ -53,7 +53,8 @@ class InferenceRoutes:
             read = partial(self._asked, body, header_length)
             only_json = header_length is None and len(body) > FREE  # numbers as text take seconds
             asked = await self._service.in_thread(read, long=only_json)
-            result = await self._predict(await self._images(asked.images), asked.adapt)
+            with self._intake.room(len(asked.images), self._pixels):
+                result = await self._predict(await self._images(asked.images), asked.adapt)
             respond = partial(self._answer, asked, result)
             content, length = await self._service.in_thread(respond)
         headers = {} if length is None else {protocol.HEADER_LENGTH: str(length)}

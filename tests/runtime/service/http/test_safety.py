@@ -21,11 +21,12 @@ import served
 from served import ADAPTATION, CLASSIFY, INFER, Client, Server
 
 from zotta_edge.errors import ZottaError
+from zotta_edge.format import Preprocessing
 from zotta_edge.runtime.service.config import Config
 from zotta_edge.runtime.service.http import limits
 from zotta_edge.runtime.service.http.access import Access
 from zotta_edge.runtime.service.http.errors import ServiceError
-from zotta_edge.runtime.service.http.limits import Arriving, Body, read_body
+from zotta_edge.runtime.service.http.limits import Arriving, Body, Intake, read_body
 
 TOKEN = "0123456789abcdef"
 
@@ -242,6 +243,24 @@ def test_large_bodies_under_way_share_a_bounded_memory() -> None:
         assert refused.value.status == 503
     with arriving.body() as body:
         body.grow(4 * 2**20)
+
+
+def test_prepared_images_share_a_bounded_memory() -> None:
+    """24 requests of 33 KB took 2 GB: each dot of them became a whole input."""
+    intake, pixels = Intake(Config(max_body=1)), Preprocessing(32, 32, (0.5,), (0.5,))
+    most = 4 * 2**20 // (4 * 32 * 32)  # in 4 MB
+    with ExitStack() as stack:
+        for _ in range(2):
+            stack.enter_context(intake.room(most, pixels))
+        with pytest.raises(ServiceError, match="too many images at once") as refused:
+            stack.enter_context(intake.room(most, pixels))
+        assert refused.value.status == 503
+        for _ in range(50):  # small requests are never in the way
+            stack.enter_context(intake.room(256, pixels))
+        huge = Preprocessing(4000, 4000, (0.5,), (0.5,))
+        stack.enter_context(intake.room(1, huge))  # a single image of whatever size, neither
+    with intake.room(most, pixels):
+        pass
 
 
 def test_the_oldest_large_body_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
