@@ -48,7 +48,7 @@ class InferenceRoutes:
     async def infer(self, request: Request) -> Response:
         self._service.check_name(request.path_params)
         body = await self._intake.body(request)
-        with self._intake.place():
+        with self._intake.place(body):
             header_length = request.headers.get(protocol.HEADER_LENGTH)
             read = partial(self._asked, body, header_length)
             only_json = header_length is None and len(body) > FREE  # numbers as text take seconds
@@ -73,7 +73,7 @@ class InferenceRoutes:
         body = await self._intake.body(request)
         if not body:
             raise ServiceError(400, "the body is empty: expected an image file")
-        with self._intake.place():
+        with self._intake.place(body):
             result = await self._predict(await self._images([body]), adapt)
         return JSONResponse(self._classes(result, top))
 

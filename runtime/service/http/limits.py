@@ -23,7 +23,7 @@ from zotta_edge.runtime.service.served import Served
 _SECONDS = 30.0  # in which a body must have arrived
 _STALL = 5.0  # seconds without a byte of it
 FREE = 2**20  # bytes of a body that count for nothing: as many as most photographs have
-_BODIES = 8  # of the largest kind, that may be on their way together
+_BODIES = 8  # of the largest kind, that may be on their way together, and as many in work
 _PREPARED = 8  # times the largest body, that prepared images may take together
 _YOUNG = 2.0  # seconds in which no body makes room for others
 _ANSWERED = 10.0  # seconds between two times that freed memory is given back
@@ -106,6 +106,7 @@ class Intake:
     def __init__(self, config: Config) -> None:
         self.limit = int(config.max_body * 2**20)
         self._slots, self._arriving = Slots(config.max_requests, "requests"), Arriving(self.limit)
+        self._bodies = Slots(_BODIES * self.limit, "large requests")
         self._prepared = Slots(_PREPARED * self.limit, "images")
         self._giving: asyncio.TimerHandle | None = None
 
@@ -122,8 +123,11 @@ class Intake:
         self._giving = None
         give_back()
 
-    def place(self) -> AbstractContextManager[None]:
-        return self._slots.taken()
+    @contextmanager
+    def place(self, body: bytes) -> Iterator[None]:
+        """For a request whose body has arrived."""
+        with self._slots.taken(), self._bodies.taken(max(0, len(body) - FREE)):
+            yield
 
     def room(self, images: int, pixels: Preprocessing) -> AbstractContextManager[None]:
         """For prepared images: a dot of one byte becomes a whole input, until it is answered."""

@@ -263,6 +263,23 @@ def test_prepared_images_share_a_bounded_memory() -> None:
         pass
 
 
+def test_bodies_in_work_share_a_bounded_memory() -> None:
+    """Whole ones that waited for their turn took 2 GB."""
+    intake = Intake(Config(max_body=2))
+    with ExitStack() as stack:
+        for _ in range(16):
+            stack.enter_context(intake.place(bytes(2 * 2**20)))
+        with pytest.raises(ServiceError, match="too many large requests at once") as refused:
+            stack.enter_context(intake.place(bytes(2 * 2**20)))
+        assert refused.value.status == 503
+        for _ in range(64 - 16):
+            stack.enter_context(intake.place(bytes(2**20)))
+        with pytest.raises(ServiceError, match="too many requests at once"):
+            stack.enter_context(intake.place(b""))
+    with intake.place(bytes(2 * 2**20)):
+        pass
+
+
 def test_the_oldest_large_body_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight that never end kept every other large one out for 30 seconds."""
     monkeypatch.setattr(limits, "_YOUNG", 0.0)
