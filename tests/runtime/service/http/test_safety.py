@@ -371,3 +371,9 @@ def test_errors_and_logs_tell_no_secrets(server: Server) -> None:
     log = served.until(lambda: "".join(server.lines), lambda log: "%0aINFO" in log)
     assert "\nINFO forged" not in log
     assert json.loads(reply.body)["error"].startswith("no model is called")
+
+
+def test_a_long_path_does_not_fill_the_log(server: Server) -> None:
+    assert server.request("GET", "/v2/models/long" + "x" * 50_000).status == 404
+    served.until(lambda: "".join(server.lines), lambda log: "/v2/models/longxxx" in log)
+    assert max(len(line) for line in server.lines) < 400
