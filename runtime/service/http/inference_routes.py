@@ -59,7 +59,9 @@ class InferenceRoutes:
             content, length = await self._service.in_thread(respond)
         headers = {} if length is None else {protocol.HEADER_LENGTH: str(length)}
         kind = "application/json" if length is None else "application/octet-stream"
-        return _compressed(content, kind, headers, request.headers.get("accept-encoding", ""))
+        accepted = request.headers.get("accept-encoding", "")
+        packed = partial(_compressed, content, kind, headers, accepted)
+        return await self._service.in_thread(packed)
 
     async def classify(self, request: Request) -> Response:
         """An image file in, its classes out."""
