@@ -52,13 +52,14 @@ def test_pipes_and_devices_among_the_images(
         (["export", "{zeros}.gguf", "-o", "x.onnx"], "is not a file"),
         (["inspect", "{zeros}.onnx"], "is not a file"),
         (["adapt", "--report", "missing/r.json"], "there is no folder missing"),
+        (["corrupt", "{zeros}.png", "-o", "x", "--corruption", "fog"], "zeros.png is not a file"),
     ],
 )
 def test_devices_in_place_of_texts_and_models(
     tmp_path: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """They were read until memory was full."""
-    for kind in ("csv", "toml", "onnx", "gguf"):
+    for kind in ("csv", "toml", "onnx", "gguf", "png"):
         (tmp_path / f"zeros.{kind}").symlink_to("/dev/zero")
     assert main([each.format(zeros=tmp_path / "zeros") for each in arguments]) == 1
     assert said in capsys.readouterr().err.splitlines()[-1]
