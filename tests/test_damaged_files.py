@@ -1,21 +1,17 @@
 """Files that a person, a disk or an attacker spoilt: one line each, and nothing left behind."""
 
-import base64
-import json
 import os
 import signal
 import subprocess
 import sys
 import zipfile
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import cv2
 import model_files
 import numpy as np
 import onnx
 import pytest
+from commands import write_image
 from onnx import TensorProto
 
 from zotta_edge import AdaptiveModel, ZottaError
@@ -26,76 +22,6 @@ from zotta_edge.runtime.io.arrays import load_images
 from zotta_edge.runtime.io.labels import read_labels
 from zotta_edge.runtime.io.layouts import open_images
 from zotta_edge.sessions import has_external_data, open_session
-
-MODEL = ["--model", str(embedded.MODEL)]
-DATA = [*MODEL, "--data", str(embedded.STREAM)]
-
-
-def write_image(path: bytes | Path) -> None:
-    data = cv2.imencode(".png", np.zeros((32, 32), np.uint8))[1].tobytes()
-    with open(path, "wb") as stream:
-        stream.write(data)
-
-
-def in_a_process(command: Sequence[str | Path], **options: Any) -> Any:
-    """One of its own, whose streams take text as they do for a person."""
-    environment = os.environ | {"PYTHONUTF8": "1"}
-    whole = [sys.executable, "-m", "zotta_edge", *command, "--threads", "1"]
-    return subprocess.run(whole, env=environment, capture_output=True, **options)
-
-
-def adapt(*flags: str | Path, given: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
-    done = in_a_process(["adapt", *MODEL, *flags], input=given)
-    assert done.returncode == 0, done.stderr
-    return done  # type: ignore[no-any-return]
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="names are bytes on Linux alone")
-@pytest.mark.parametrize("kind", ["csv", "jsonl"])
-def test_names_that_are_not_utf8(tmp_path: Path, kind: str) -> None:
-    """They ended `adapt --output` in a traceback."""
-    folder = tmp_path / "photos"
-    folder.mkdir()
-    write_image(os.fsencode(folder) + b"/caf\xe9.png")
-    (folder / os.fsdecode(b"b\xe4d.png")).write_bytes(b"no image")
-    output = tmp_path / f"out.{kind}"
-    done = adapt("--data", folder, "--output", output)
-    assert b"skipped" in done.stderr
-    text = output.read_text(encoding="utf-8")
-    assert "caf\\udce9.png" in text
-    if kind == "jsonl":
-        assert os.fsencode(json.loads(text)["image"]) == b"caf\xe9.png"
-
-
-def test_names_that_act_on_a_terminal_or_forge_a_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_image(tmp_path / "a.png")
-    (tmp_path / "b\nzotta-edge: error: \x1b[2Jc.png").write_bytes(b"no image")
-    command = ["adapt", *MODEL, "--data", str(tmp_path)]
-    assert main(command) == 0
-    assert "b\\nzotta-edge: error: \\x1b[2Jc.png is not a JPEG" in capsys.readouterr().err
-    assert main([*command, "--strict"]) == 1
-    assert "\x1b" not in capsys.readouterr().err
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="names are bytes on Linux alone")
-def test_a_model_whose_name_is_not_utf8(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """ONNX Runtime's answer to that was a page."""
-    path = tmp_path / os.fsdecode(b"caf\xe9.onnx")
-    path.write_bytes(embedded.MODEL.read_bytes())
-    assert main(["inspect", str(path)]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "is not UTF-8" in line
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="names are bytes on Linux alone")
-def test_such_names_on_standard_input(tmp_path: Path) -> None:
-    name = os.fsencode(tmp_path) + b"/caf\xe9.png"
-    write_image(name)
-    output = tmp_path / "out.csv"
-    adapt("--data", "-", "--output", output, given=name + b"\n")
-    assert "caf\\udce9.png" in output.read_text()
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
@@ -126,79 +52,17 @@ def test_pipes_and_devices_among_the_images(
         (["export", "{zeros}.gguf", "-o", "x.onnx"], "is not a file"),
         (["inspect", "{zeros}.onnx"], "is not a file"),
         (["adapt", "--report", "missing/r.json"], "there is no folder missing"),
+        (["corrupt", "{zeros}.png", "-o", "x", "--corruption", "fog"], "zeros.png is not a file"),
     ],
 )
 def test_devices_in_place_of_texts_and_models(
     tmp_path: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """They were read until memory was full."""
-    for kind in ("csv", "toml", "onnx", "gguf"):
+    for kind in ("csv", "toml", "onnx", "gguf", "png"):
         (tmp_path / f"zeros.{kind}").symlink_to("/dev/zero")
     assert main([each.format(zeros=tmp_path / "zeros") for each in arguments]) == 1
     assert said in capsys.readouterr().err.splitlines()[-1]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["adapt", *DATA, "--state", "."], "it is a folder"),
-        (["adapt", *DATA, "--state", "/"], "it is a folder"),
-        (["generate", "--prompt", "how many?", "--state", "."], "it is a folder"),
-        (["adapt", *MODEL, "--data", "camera:" + "9" * 20], "does not exist"),
-        (["adapt", *MODEL, "--data", "~nobody-of-that-name/photos"], "does not exist"),
-        (["calibrate", *MODEL[1:], "--source", "x", "--layers", "0-99999999999"], "no list"),
-        (["calibrate", *MODEL[1:], "--source", "x", "--layers", "9" * 5000], "no list"),
-        (["export", *MODEL[1:], "-o", "x.onnx", "--size", "\u00b2"], "not a size"),
-        (["export", *MODEL[1:], "-o", "x.onnx", "--size", "9" * 5000], "not a size"),
-        (["adapt", "--set", "budget=" + "9" * 400], "expected a number"),
-    ],
-)
-def test_paths_and_numbers_beyond_reason(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """They ended in a traceback, or in as many numbers as memory holds."""
-    assert main(arguments) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert said.replace("no list", "is not a list of layers") in line
-
-
-@pytest.mark.parametrize("flag", ["--limit", "--batch-size", "--threads"])
-def test_counts_beyond_reason(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(["adapt", *DATA, flag, "1" + "0" * 30])
-    assert "is not from 1 to 1000000000" in capsys.readouterr().err
-
-
-def test_more_classes_than_there_are(tmp_path: Path) -> None:
-    """The header named as many columns as were asked for."""
-    output = tmp_path / "out.csv"
-    write_image(tmp_path / "a.png")
-    assert main(["adapt", *MODEL, "--data", str(tmp_path), "--top-k", "1000000000",
-                 "--output", str(output)]) == 0  # fmt: skip
-    header, row = (line.split(",") for line in output.read_text().splitlines())
-    assert len(header) == len(row) == 2 + 2 * 10
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="there are devices to name")
-@pytest.mark.parametrize(
-    ("command", "said"),
-    [
-        (["adapt", *MODEL, "--data", "-"], "stdin has a line of 65536 characters"),
-        (["generate", "--prompt", "-"], "at most 3072 fit the context of 96 tokens"),
-    ],
-)
-def test_standard_input_without_end(command: list[str], said: str) -> None:
-    with Path("/dev/zero").open("rb") as zeros:
-        done = in_a_process(command, stdin=zeros)
-    assert done.returncode == 1
-    assert said in done.stderr.decode().splitlines()[-1]
-
-
-def test_bytes_on_standard_input_that_are_no_text() -> None:
-    done = in_a_process(["generate", "--prompt", "-"], input=b"how \xff many?")
-    assert done.returncode == 1
-    (line,) = done.stderr.decode().splitlines()
-    assert "the prompt is no text" in line
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no named pipes")
@@ -317,61 +181,6 @@ def varint(number: int, more: int = 0) -> bytes:
     if more == 0:
         return bytes([number])
     return bytes([number | 0x80]) + b"\x80" * (more - 1) + b"\0"
-
-
-@pytest.mark.parametrize(
-    ("model", "key", "change"),
-    [
-        (embedded.MODEL, "checks", ""),
-        (embedded.MODEL, "checks", {"cosine": "x"}),
-        (embedded.MODEL, "layers", [{"name": 0.5}]),
-        (embedded.MODEL, "layers", [{"name": "\ud800"}]),  # ended `serve` in 500s
-        (embedded.MODEL, "labels", ["\ud800"]),
-        (embedded.MODEL, "layers", [{"norms": [{"name": [[]]}]}]),
-        (embedded.MODEL, "recipe", {"precision": 1e-308}),
-        (embedded.MODEL, "prime", {"energy": ""}),
-        (embedded.MODEL, "prime", {"images": 1e-308}),
-        (embedded.MODEL, "calibration", {"seconds": float("nan")}),
-        (embedded.VLM, "recipe", {"target": None}),
-        (embedded.VLM, "norms", [{"name": 3}]),
-        (embedded.VLM, "prompting", {"template": ["{prompt}"]}),
-    ],
-)
-def test_descriptions_of_another_kind(
-    tmp_path: Path, model: Path, key: str, change: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """They loaded, and `inspect` ended in a traceback."""
-    path = tmp_path / "model.onnx"
-    loaded = onnx.load(str(model))
-    (entry,) = (each for each in loaded.metadata_props if each.key == f"zotta.{key}")
-    entry.value = json.dumps(changed(json.loads(entry.value), change))
-    onnx.save(loaded, str(path))
-    for flags in ([], ["--json"]):
-        assert main(["inspect", str(path), *flags]) == 1
-        (line,) = capsys.readouterr().err.splitlines()
-        assert "is damaged" in line
-
-
-def test_reports_of_endless_drift_are_json(tmp_path: Path) -> None:
-    """A source without any likeness: the drift from it is infinite, of which JSON has no number."""
-    loaded = onnx.load(str(embedded.MODEL))
-    (entry,) = (each for each in loaded.metadata_props if each.key == "zotta.statistics")
-    count = len(base64.b64decode(entry.value)) // 4
-    entry.value = base64.b64encode(np.full(count, 3e38, "<f4").tobytes()).decode()
-    onnx.save(loaded, str(tmp_path / "model.onnx"))
-    report = tmp_path / "report.json"
-    data = ["--data", str(embedded.STREAM), "--limit", "32", "--report", str(report)]
-    assert main(["adapt", "--model", str(tmp_path / "model.onnx"), *data]) == 0
-    assert json.loads(report.read_text(), parse_constant=pytest.fail)["drift"] is None
-
-
-def changed(value: Any, change: Any) -> Any:
-    """JSON with what stands in `change` in place of its own."""
-    if isinstance(change, dict):
-        return value | {key: changed(value.get(key), new) for key, new in change.items()}
-    if isinstance(change, list) and isinstance(value, list):
-        return [changed(*pair) for pair in zip(value, change, strict=False)] + value[len(change) :]
-    return change
 
 
 @pytest.mark.parametrize("length", [0, 1, 4])

@@ -130,7 +130,8 @@ def list_images(where: str | Path, recursive: bool = True) -> list[Path]:
     elif glob.has_magic(str(where)):
         paths = [p for p in set(_globbed(path.as_posix())) if p.is_file()]
     else:
-        raise ZottaError(f"{where} does not exist: expected a folder of images, a glob or a file")
+        what = "is not a file" if path.exists() else "does not exist"
+        raise ZottaError(f"{where} {what}: expected a folder of images, a glob or a file")
     images = [p for p in paths if p.suffix.lower() in EXTENSIONS and not p.name.startswith(".")]
     if not images:
         raise ZottaError(f"no images in {where} (looked for {', '.join(sorted(EXTENSIONS))})")

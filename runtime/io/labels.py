@@ -14,7 +14,7 @@ from typing import TypeVar
 from zotta_edge.errors import ZottaError
 from zotta_edge.runtime.io.arrays import class_numbers, load_array
 from zotta_edge.runtime.io.classes import Classes, Label, folder_numbers
-from zotta_edge.runtime.io.tables import read_rows
+from zotta_edge.runtime.io.tables import Row, read_rows
 
 T = TypeVar("T")
 
@@ -173,13 +173,19 @@ def by_name(names: Sequence[str], numbers: Sequence[int]) -> dict[str, Label | N
 
 
 def _from_csv(path: Path) -> dict[str, Label | None]:
+    listed = one_label_each(path, read_rows(path))
+    if not any(listed.values()):
+        raise ZottaError(f"{path} holds no labels: expected lines of name,label")
+    return listed
+
+
+def one_label_each(path: Path, rows: Sequence[Row]) -> dict[str, Label | None]:
+    """The label of each name; a name that has two is an error."""
     listed: dict[str, Label | None] = {}
-    for row in read_rows(path):
+    for row in rows:
         label = row.label or None
         if listed.setdefault(row.name, label) != label:
             raise ZottaError(f"{path} line {row.line}: {row.name} has two labels")
-    if not any(listed.values()):
-        raise ZottaError(f"{path} holds no labels: expected lines of name,label")
     return listed
 
 

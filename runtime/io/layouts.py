@@ -27,7 +27,7 @@ from zotta_edge.errors import ZottaError
 from zotta_edge.runtime.io.arrays import Labelled, class_numbers, load_array, load_images
 from zotta_edge.runtime.io.classes import Label
 from zotta_edge.runtime.io.images import Image, list_images, read_image
-from zotta_edge.runtime.io.labels import Labels, Written, by_name, read_labels
+from zotta_edge.runtime.io.labels import Labels, Written, by_name, one_label_each, read_labels
 from zotta_edge.runtime.io.tables import read_rows
 
 LABELS, ARRAY_LABELS = "labels.csv", "labels.npy"  # where they are found without being named
@@ -134,7 +134,7 @@ def _from_list(path: Path) -> ImageSet:
     if not rows:
         raise ZottaError(f"{path} names no images: expected a file name a line")
     files = [path.parent / row.name for row in rows]
-    listed: dict[str, Label | None] = {row.name: row.label or None for row in rows}
+    listed = one_label_each(path, rows)
     written = Written(str(path), Labels(listed)) if any(listed.values()) else None
     return _of_files(str(path), [row.name for row in rows], files, written)
 

@@ -28,7 +28,7 @@ class GenerateRoutes:
     async def generate(self, request: Request) -> Response:
         self._service.check_name(request.path_params)
         body = await self._intake.body(request)
-        with self._intake.place():
+        with self._intake.place(body):
             asked, prompt = await self._asked(body)
             text = ""
             async with aclosing(self._answer(asked, prompt)) as pieces:
@@ -48,7 +48,7 @@ class GenerateRoutes:
     async def _events(self, body: bytes) -> AsyncIterator[bytes]:
         """One event a piece of the answer, and a last one that says so; or an error."""
         name, begun = self._service.name, False
-        with self._intake.place():
+        with self._intake.place(body):
             asked, prompt = await self._asked(body)
             try:
                 async for piece in self._answer(asked, prompt):

@@ -21,6 +21,7 @@ from zotta_edge.runtime.io.preprocessing import as_batch
 from zotta_edge.runtime.service.http import protocol
 from zotta_edge.runtime.service.http.errors import ServiceError
 from zotta_edge.runtime.service.http.limits import (
+    FREE,
     Intake,
     check_answer,
     check_pixels,
@@ -47,15 +48,20 @@ class InferenceRoutes:
     async def infer(self, request: Request) -> Response:
         self._service.check_name(request.path_params)
         body = await self._intake.body(request)
-        with self._intake.place():
-            read = partial(self._asked, body, request.headers.get(protocol.HEADER_LENGTH))
-            asked = await self._service.in_thread(read)
-            result = await self._predict(await self._images(asked.images), asked.adapt)
+        with self._intake.place(body):
+            header_length = request.headers.get(protocol.HEADER_LENGTH)
+            read = partial(self._asked, body, header_length)
+            only_json = header_length is None and len(body) > FREE  # numbers as text take seconds
+            asked = await self._service.in_thread(read, long=only_json)
+            with self._intake.room(len(asked.images), self._pixels):
+                result = await self._predict(await self._images(asked.images), asked.adapt)
             respond = partial(self._answer, asked, result)
             content, length = await self._service.in_thread(respond)
         headers = {} if length is None else {protocol.HEADER_LENGTH: str(length)}
         kind = "application/json" if length is None else "application/octet-stream"
-        return _compressed(content, kind, headers, request.headers.get("accept-encoding", ""))
+        accepted = request.headers.get("accept-encoding", "")
+        packed = partial(_compressed, content, kind, headers, accepted)
+        return await self._service.in_thread(packed)
 
     async def classify(self, request: Request) -> Response:
         """An image file in, its classes out."""
@@ -69,7 +75,7 @@ class InferenceRoutes:
         body = await self._intake.body(request)
         if not body:
             raise ServiceError(400, "the body is empty: expected an image file")
-        with self._intake.place():
+        with self._intake.place(body):
             result = await self._predict(await self._images([body]), adapt)
         return JSONResponse(self._classes(result, top))
 

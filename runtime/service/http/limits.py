@@ -1,6 +1,7 @@
 """Limits of a request: its size after decompression, its images' shapes, and how many at once."""
 
 import asyncio
+import math
 import time
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -10,6 +11,7 @@ from functools import partial
 from starlette.requests import Request
 
 from zotta_edge.format import Preprocessing
+from zotta_edge.runtime.engine.model_info import image_axes
 from zotta_edge.runtime.io.images import Image, decode_still
 from zotta_edge.runtime.io.preprocessing import fit
 from zotta_edge.runtime.io.stills import MAX_PIXELS, still
@@ -20,8 +22,9 @@ from zotta_edge.runtime.service.served import Served
 
 _SECONDS = 30.0  # in which a body must have arrived
 _STALL = 5.0  # seconds without a byte of it
-_FREE = 2**20  # bytes of a body that count for nothing: as many as most photographs have
-_BODIES = 8  # of the largest kind, that may be on their way together
+FREE = 2**20  # bytes of a body that count for nothing: as many as most photographs have
+_BODIES = 8  # of the largest kind, that may be on their way together, and as many in work
+_PREPARED = 8  # times the largest body, that prepared images may take together
 _YOUNG = 2.0  # seconds in which no body makes room for others
 _ANSWERED = 10.0  # seconds between two times that freed memory is given back
 _LONGEST = 8  # ratio of an image's sides, at most: resizing costs that much more
@@ -31,20 +34,20 @@ _WINDOW_BITS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
 
 class Slots:
-    """How many requests may be worked on at the same time."""
+    """How many requests, or bytes of them, may be worked on at the same time."""
 
-    def __init__(self, count: int) -> None:
-        self._free = count
+    def __init__(self, count: int, what: str) -> None:
+        self._free, self._what = count, what
 
     @contextmanager
-    def taken(self) -> Iterator[None]:
-        if self._free <= 0:
-            raise busy("too many requests at once: try again in a second")
-        self._free -= 1
+    def taken(self, count: int = 1) -> Iterator[None]:
+        if self._free < count:
+            raise busy(f"too many {self._what} at once: try again in a second")
+        self._free -= count
         try:
             yield
         finally:
-            self._free += 1
+            self._free += count
 
 
 class Body:
@@ -57,7 +60,7 @@ class Body:
 
     def grow(self, size: int) -> None:
         """Tell its size so far."""
-        self.held += self._arriving.lend(max(0, size - _FREE) - self.held)
+        self.held += self._arriving.lend(max(0, size - FREE) - self.held)
 
 
 class Arriving:
@@ -102,7 +105,9 @@ class Intake:
 
     def __init__(self, config: Config) -> None:
         self.limit = int(config.max_body * 2**20)
-        self._slots, self._arriving = Slots(config.max_requests), Arriving(self.limit)
+        self._slots, self._arriving = Slots(config.max_requests, "requests"), Arriving(self.limit)
+        self._bodies = Slots(_BODIES * self.limit, "large requests")
+        self._prepared = Slots(_PREPARED * self.limit, "images")
         self._giving: asyncio.TimerHandle | None = None
 
     async def body(self, request: Request) -> bytes:
@@ -118,8 +123,16 @@ class Intake:
         self._giving = None
         give_back()
 
-    def place(self) -> AbstractContextManager[None]:
-        return self._slots.taken()
+    @contextmanager
+    def place(self, body: bytes) -> Iterator[None]:
+        """For a request whose body has arrived."""
+        with self._slots.taken(), self._bodies.taken(max(0, len(body) - FREE)):
+            yield
+
+    def room(self, images: int, pixels: Preprocessing) -> AbstractContextManager[None]:
+        """For prepared images: a dot of one byte becomes a whole input, until it is answered."""
+        one = 4 * math.prod(image_axes(pixels))
+        return self._prepared.taken(max(0, images * one - max(FREE, one)))
 
 
 async def read_body(
@@ -223,7 +236,7 @@ async def decoded(file: bytes, pixels: Preprocessing, service: Served) -> tuple[
         return fit(image, pixels)
 
     taking_apart = partial(still, file, "the image")
-    found = await service.in_thread(taking_apart, long=len(file) > _FREE)
+    found = await service.in_thread(taking_apart, long=len(file) > FREE)
     size = found.width * found.height
     return size, await service.in_thread(fitted, long=size > _LARGE)
 

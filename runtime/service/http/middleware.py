@@ -13,6 +13,8 @@ from zotta_edge.runtime.service.served import Served
 
 log = logging.getLogger(__name__)
 
+_SHOWN = 200  # characters of a path in the log, which 64 KB a request would fill
+
 
 class ServiceMiddleware:
     """Checks access, adds headers, and counts and logs every request."""
@@ -54,7 +56,7 @@ class ServiceMiddleware:
         # A dashboard or a Prometheus that looks every second would fill the log.
         level = logging.INFO if scope["method"] == "POST" or status >= 400 else logging.DEBUG
         # As it was sent: decoded, a path could hold line breaks and forge entries.
-        path = scope.get("raw_path", b"").decode("latin-1")
+        path = scope.get("raw_path", b"")[:_SHOWN].decode("latin-1")
         fields = {
             "method": scope["method"],
             "path": path,

@@ -88,6 +88,13 @@ def test_a_csv_of_names(folder: Path) -> None:
     assert dict(source.labels() or {}) == {"images/class1/1.png": 2, "absent.png": 3}
 
 
+def test_a_csv_of_names_with_two_labels(tmp_path: Path) -> None:
+    """The last one counted, and nobody was told."""
+    (tmp_path / "list.csv").write_text("a.png,1\nb.png,2\na.png,3\n")
+    with pytest.raises(ZottaError, match=r"list\.csv line 3: a\.png has two labels"):
+        open_source(tmp_path / "list.csv")
+
+
 def test_a_glob_and_a_single_file(folder: Path) -> None:
     source = open_source(f"{folder}/*/1*.png")
     assert levels(source) == [10, 100, 110]

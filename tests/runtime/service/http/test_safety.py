@@ -21,11 +21,12 @@ import served
 from served import ADAPTATION, CLASSIFY, INFER, Client, Server
 
 from zotta_edge.errors import ZottaError
+from zotta_edge.format import Preprocessing
 from zotta_edge.runtime.service.config import Config
 from zotta_edge.runtime.service.http import limits
 from zotta_edge.runtime.service.http.access import Access
 from zotta_edge.runtime.service.http.errors import ServiceError
-from zotta_edge.runtime.service.http.limits import Arriving, Body, read_body
+from zotta_edge.runtime.service.http.limits import Arriving, Body, Intake, read_body
 
 TOKEN = "0123456789abcdef"
 
@@ -244,6 +245,41 @@ def test_large_bodies_under_way_share_a_bounded_memory() -> None:
         body.grow(4 * 2**20)
 
 
+def test_prepared_images_share_a_bounded_memory() -> None:
+    """24 requests of 33 KB took 2 GB: each dot of them became a whole input."""
+    intake, pixels = Intake(Config(max_body=1)), Preprocessing(32, 32, (0.5,), (0.5,))
+    most = 4 * 2**20 // (4 * 32 * 32)  # in 4 MB
+    with ExitStack() as stack:
+        for _ in range(2):
+            stack.enter_context(intake.room(most, pixels))
+        with pytest.raises(ServiceError, match="too many images at once") as refused:
+            stack.enter_context(intake.room(most, pixels))
+        assert refused.value.status == 503
+        for _ in range(50):  # small requests are never in the way
+            stack.enter_context(intake.room(256, pixels))
+        huge = Preprocessing(4000, 4000, (0.5,), (0.5,))
+        stack.enter_context(intake.room(1, huge))  # a single image of whatever size, neither
+    with intake.room(most, pixels):
+        pass
+
+
+def test_bodies_in_work_share_a_bounded_memory() -> None:
+    """Whole ones that waited for their turn took 2 GB."""
+    intake = Intake(Config(max_body=2))
+    with ExitStack() as stack:
+        for _ in range(16):
+            stack.enter_context(intake.place(bytes(2 * 2**20)))
+        with pytest.raises(ServiceError, match="too many large requests at once") as refused:
+            stack.enter_context(intake.place(bytes(2 * 2**20)))
+        assert refused.value.status == 503
+        for _ in range(64 - 16):
+            stack.enter_context(intake.place(bytes(2**20)))
+        with pytest.raises(ServiceError, match="too many requests at once"):
+            stack.enter_context(intake.place(b""))
+    with intake.place(bytes(2 * 2**20)):
+        pass
+
+
 def test_the_oldest_large_body_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight that never end kept every other large one out for 30 seconds."""
     monkeypatch.setattr(limits, "_YOUNG", 0.0)
@@ -335,3 +371,9 @@ def test_errors_and_logs_tell_no_secrets(server: Server) -> None:
     log = served.until(lambda: "".join(server.lines), lambda log: "%0aINFO" in log)
     assert "\nINFO forged" not in log
     assert json.loads(reply.body)["error"].startswith("no model is called")
+
+
+def test_a_long_path_does_not_fill_the_log(server: Server) -> None:
+    assert server.request("GET", "/v2/models/long" + "x" * 50_000).status == 404
+    served.until(lambda: "".join(server.lines), lambda log: "/v2/models/longxxx" in log)
+    assert max(len(line) for line in server.lines) < 400
