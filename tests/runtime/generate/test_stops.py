@@ -1,11 +1,12 @@
 """Where a stop text ends an answer."""
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from zotta_edge.runtime.generate.stops import before
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a busy machine is slow
 @given(
     st.lists(st.text("ab", max_size=3), max_size=8), st.lists(st.text("ab", min_size=1), max_size=3)
 )
