@@ -26,7 +26,7 @@ import time
 from zotta_edge.runtime.methods.none import NoAdaptation
 NoAdaptation.read = lambda self, images: time.sleep(60)
 """
-SLOW = ("--method", "zotta", "--set", "always=true", "--set", "pairs=1500")  # outlasts a shutdown
+SLOW = ("--method", "zotta", "--set", "always=true", "--set", "pairs=20000")  # outlasts a shutdown
 BARE = """
 import sys
 import numpy as np

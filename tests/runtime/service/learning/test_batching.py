@@ -22,7 +22,7 @@ from zotta_edge.runtime.service.config import Config
 from zotta_edge.runtime.service.learning.learning_queue import LearningQueue
 from zotta_edge.runtime.service.service import Service
 
-SLOW = ("--method", "zotta", "--set", "always=true", "--set", "pairs=200")  # seconds an update
+SLOW = ("--method", "zotta", "--set", "always=true", "--set", "pairs=400")  # seconds an update
 
 
 def through_clients(server: Server, images: NDArray[np.uint8], clients: int) -> NDArray[np.intp]:
@@ -136,7 +136,7 @@ def test_no_answer_waits_longer_than_the_deadline(stream: Any) -> None:
     images, _ = stream
     deadline = 3.0  # far beyond what a plain answer takes, far below an update
     plain = AdaptiveModel.load(embedded.MODEL, method="none", threads=1)
-    with served.serving(*SLOW, "--set", "pairs=2000", "--deadline", str(deadline)) as server:
+    with served.serving(*SLOW, "--set", "pairs=4000", "--deadline", str(deadline)) as server:
         client = Client(server.port)
         client.infer(images[:1], adapt=False)
         for at in (0, 16):
@@ -145,7 +145,7 @@ def test_no_answer_waits_longer_than_the_deadline(stream: Any) -> None:
             expected = plain.predict(images[at : at + 16], adapt=False)
             np.testing.assert_array_equal(served.logits(reply), expected.logits)
         assert server.get(ADAPTATION)["steps"] == 0, "both were answered before the update"
-        server.wait_until(lambda status: status["steps"] == 2, seconds=300)
+        server.wait_until(lambda status: status["steps"] == 2, seconds=500)
         client = Client(server.port)  # the old connection may have been idle for too long
         started = time.perf_counter()
         client.infer(images[32:48])
