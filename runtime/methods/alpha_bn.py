@@ -71,11 +71,12 @@ def _with_channel_shares(content: bytes, path: str) -> bytes:
 
 
 def _read(path: str, asked: Sequence[str]) -> dict[str, Floats]:
-    """The alphas of each input that ends in a norm's name."""
+    """The alphas of each input that ends in a norm's name, the longest: `bn` is in `block.bn`."""
     try:
         with np.load(path) as stored:
-            return {one: next(stored[n] for n in stored if one.endswith(f".{n}")) for one in asked}
-    except (OSError, ValueError, StopIteration) as error:
+            named = {one: [name for name in stored if one.endswith(f".{name}")] for one in asked}
+            return {one: stored[max(names, key=len)] for one, names in named.items()}
+    except (OSError, ValueError) as error:
         raise ZottaError(
             f"{path} holds no alphas of this model ({error}): write it again with benchmarks/ttn.py"
         ) from None
