@@ -273,6 +273,7 @@ BAD = {
     "no images": ["--model", "model.onnx", "--data", "empty"],
     "does not exist": ["--model", "nowhere.onnx", "--data", "clean.npz"],
     "was not made by zotta-edge": ["--model", "net.onnx", "--data", "clean.npz"],
+    "`zotta-edge calibrate adaptable.onnx --source DIR --prime`": ["--model", "net.onnx"],
     "both --model and --data": ["--model", "model.onnx"],
     "no method is called": ["--model", "model.onnx", "--data", "clean.npz", "--method", "magic"],
     "provider": ["--model", "model.onnx", "--data", "clean.npz", "--provider", "cuda"],

@@ -116,12 +116,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from zotta_edge.runtime.engine.model_info import read_info
     from zotta_edge.runtime.settings import Settings
 
     if args.list_settings:
         _list_settings()
         return 0
     if (args.model is None) != (args.data is None):
+        if args.model is not None:
+            read_info(args.model)  # what the file lacks comes first
         raise ZottaError("give both --model and --data, or neither for the demonstration")
     settings = _settings(args, Settings)
     if args.model is None:
