@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from zotta_edge.errors import ZottaError
 
-_DAMAGED = (  # what NumPy raises for headers that say anything
+_DAMAGED = (  # what NumPy and zipfile raise for headers that say anything
     *(
         OSError,
         ValueError,
